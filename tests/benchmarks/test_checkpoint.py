@@ -98,8 +98,7 @@ def test_a_run_resumed_in_mid_epoch_ends_bit_identical_to_an_uninterrupted_one(t
 
 @pytest.mark.parametrize(("about", "best_acc1"), [({}, 50.75), ({"arch": "resnet50"}, 0.0)])
 def test_a_resumed_run_keeps_the_better_best_of_its_folder(trained, checkpoints, about, best_acc1):
-    """Protects best.pt from a worse one: it may be of an epoch after the checkpoint that is resumed. One of another
-    model says nothing."""
+    """Protects best.pt from a worse one: it may be of an epoch after the checkpoint that is resumed."""
     config, saved = trained  # on synthetic images, where each epoch has a top-1 of 0
     save_checkpoint(checkpoints, "last.pt", saved | {"best_acc1": 0.0})
     save_checkpoint(checkpoints, "best.pt", saved | {"best_acc1": 50.75, "about": saved["about"] | about})

@@ -96,12 +96,6 @@ def test_a_number_out_of_range_is_refused(flag, value):
         load_config([f"--{flag}", value])
 
 
-def test_a_value_that_the_strategy_cannot_honour_is_refused():
-    with pytest.raises(UserError, match="norm=sync; it takes batch or group"):
-        load_config(["--norm", "sync"], norm=("batch", "group"))
-    assert load_config(["--norm", "group"], norm=("batch", "group")).norm == "group"
-
-
 @pytest.mark.parametrize(
     ("text", "flags", "batches"),
     [

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_gpus import STEPS, Moment, Stream, see_gpus, train_on_nothing
+from fake_gpus import STEPS, see_gpus, train_on_nothing
 from support import make_run_folder
 
 from benchmarks import single
@@ -72,17 +72,6 @@ def test_a_window_on_a_gpu_begins_and_ends_when_the_gpu_has_nothing_left_to_do(m
     seconds, step_ms = window.stop()
     assert happened == ["wait", "read", "wait", "read"] and seconds == 2.0
     assert step_ms == [1.0]  # of fake_gpus.Moment
-
-
-def test_a_moment_of_two_gpus_is_when_both_are_done_and_neither_waits(monkeypatch):
-    """Protects comm_ms of hybrid_parallel, half of whose gradients are on the second GPU."""
-    see_gpus(monkeypatch, 4)
-    waits, recorded = [], []
-    monkeypatch.setattr(Stream, "wait_stream", lambda waiting, other: waits.append((waiting, other.device.index)))
-    monkeypatch.setattr(Moment, "record", lambda moment, stream: recorded.append(stream))
-    clock = Clock([torch.device("cuda", number) for number in (2, 3)])
-    clock.now()
-    assert recorded == [clock.stream] and waits == [(clock.stream, 2), (clock.stream, 3)]
 
 
 # --- timed windows --------------------------------------------------------------------------------------------------

@@ -85,8 +85,7 @@ def plain_loop(data) -> dict:
 
 @pytest.mark.medium
 def test_ranks_evaluate_every_image_once(tiny_data, tmp_path):
-    """No padding, no gap, no average of averages. Every rank is asked for scores equally often: where a forward pass is
-    collective, a rank without images of a batch must not leave the others waiting."""
+    """No padding, no gap, no average of averages."""
     for number in range(len(CASES)):
         make_run_folder(tmp_path / "logs" / f"case-{number}")
     mp.spawn(gloo_ranks, (tiny_data, tmp_path), nprocs=4, daemon=True)

@@ -6,7 +6,6 @@ import sys
 import pytest
 from support import ROOT, environment
 
-from benchmarks.common.errors import timed_out
 from benchmarks.common.files import replace_atomically
 from benchmarks.common.run_folder import RunFolder
 
@@ -34,18 +33,6 @@ def test_a_rank_ends_at_once_with_its_output_written_and_names_the_cause(tmp_pat
     assert (done.returncode, done.stdout) == (code, "trained\n"), done.stderr
     causes = [(cause["status"], cause["rank"]) for cause in RunFolder(tmp_path).causes()]
     assert causes == ([("failed", 1)] if code else [])
-
-
-@pytest.mark.parametrize(
-    ("reason", "is_one"),
-    [
-        ("Timed out waiting 1800000ms for recv operation to complete", True),
-        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)", True),
-        ("the loader's workers gave no batch (no shared memory); if only the files are slow, raise --timeout-s", False),
-    ],
-)
-def test_a_rank_has_timed_out_where_its_library_says_so(reason, is_one):
-    assert timed_out(reason) == is_one
 
 
 def program(body: str) -> list[str]:

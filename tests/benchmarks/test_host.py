@@ -1,7 +1,4 @@
-"""What of a machine is part of a run's settings, and which options a strategy reads.
-
-.venv/bin/python -m pytest tests/benchmarks/test_host.py
-"""
+"""What of a machine is part of a run's settings, and which options a strategy reads."""
 
 import ast
 import math
@@ -17,16 +14,10 @@ from scripts.results.settings import READERS
 @pytest.mark.parametrize(
     "membership, files, free_bytes",
     [
-        ("0::/", {"memory.max": "900", "memory.current": "950"}, 0),
         (
             "0::/",
             {"memory.max": "900", "memory.current": "500", "memory.stat": "anon 30\nactive_file 7\ninactive_file 300"},
             700,
-        ),
-        (
-            "0::/job/step",
-            {"job/memory.max": "800", "job/memory.current": "600", "job/step/memory.max": "max"},
-            200,
         ),
         (
             "4:memory:/of/the/host\n0::/",

@@ -37,8 +37,7 @@ HERE = [
 @pytest.mark.parametrize("hard", HARD)
 @pytest.mark.parametrize("name", HERE)
 def test_pixels_are_torchvisions(name, hard, size=224):
-    """Protects training from a decoder that upsamples, turns or rounds otherwise: v2 on Pillow's image is the truth. By
-    Pillow they are equal, by the others within 1 of 255."""
+    """Protects training from a decoder that upsamples, turns or rounds otherwise: v2 on Pillow's image is the truth."""
     content = HARD[hard]()
     image = Image.open(io.BytesIO(content)).convert("RGB")
     centre = v2.Compose([v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size)])
@@ -88,8 +87,7 @@ def test_random_numbers_belong_to_a_position_and_are_fair():
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("name", HERE)
 def test_what_no_decoder_reads_is_named_and_another_image_takes_its_place(name, bad, tmp_path):
-    """A crop above the place where a file is cut off would look whole. Only JPEG and PNG reach a decoder: promise 1 of
-    SECURITY.md."""
+    """A crop above the place where a file is cut off would look whole."""
     for place, image in ((0, BAD[bad]()), (1, encoded(photograph(64, 64)))):
         (tmp_path / f"class {place}").mkdir()
         (tmp_path / f"class {place}" / "1.JPEG").write_bytes(image)

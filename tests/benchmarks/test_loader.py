@@ -92,7 +92,7 @@ def test_unfit_folders_and_batches_are_named(own_data, tmp_path):
 
 
 def test_pixels_depend_on_neither_workers_nor_ranks_nor_where_a_run_resumed(tiny_data):
-    """Protects equal updates and bit-identical resume. Nor do they change what training draws."""
+    """Protects equal updates and bit-identical resume."""
     before = torch.get_rng_state()
     images, targets = pixels(loaders(tiny_data)[0], epoch=1)
     assert images.shape == (NUM_TRAIN, 3, 32, 32) and torch.equal(before, torch.get_rng_state())

@@ -1,6 +1,5 @@
 """This machine as a rank sees it: GPUs, cores, compilers, and the facts by which runs are told apart."""
 
-import math
 import os
 import re
 import shutil
@@ -110,7 +109,6 @@ def test_gpus_that_cannot_be_used_get_a_sentence(gpu_machine, cuda, visible, nam
 @pytest.mark.parametrize(
     "membership, files, cores",
     [
-        ("0::/", {}, math.inf),
         ("0::/a/b", {"a/cpu.max": "250000 100000", "a/b/cpu.max": "max 100000", "cpu.max": "400000 100000"}, 2.5),
         (
             "3:memory:/x\n2:cpu,cpuacct:/of/the/host\n0::/",  # version 1
@@ -133,7 +131,7 @@ def test_a_containers_quota_of_processor_time_is_a_number_of_cores(tmp_path, mon
 
 
 def test_who_cannot_compile_is_told_what_is_missing(monkeypatch, tmp_path):
-    """A skipped row with the remedy, in place of a library's stack. For a GPU Triton needs a C compiler, too."""
+    """A skipped row with the remedy, in place of a library's stack."""
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("CXX", "CC"):
         monkeypatch.delenv(name, raising=False)
@@ -185,7 +183,7 @@ def test_a_host_is_more_than_its_name(files):
 
 
 def test_the_nodes_of_a_slurm_job_are_one_host(monkeypatch):
-    """Whichever node reports. On one host that plays two nodes, as a local cluster does, it is that host."""
+    """Whichever node reports."""
     job = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_CLUSTER_NAME": "c"}
     found = []
     for name in ("n1", "n2"):

@@ -13,11 +13,10 @@ from support import ROOT, environment
 
 from benchmarks import single
 from benchmarks.common import phases
-from benchmarks.common.clock import Clock
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.rank import CPU, Rank
-from benchmarks.common.strategy import Exchange, Layout, Strategy
+from benchmarks.common.strategy import Layout, Strategy
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, torchrun_command
 
 PARTS = [f"{phase}_ms" for phase in (*phases.MARKED_PHASES, "exposed_comm")]
@@ -79,9 +78,7 @@ def test_a_planted_delay_lands_in_its_part_and_nowhere_else_and_the_parts_sum_to
 @pytest.mark.medium
 @pytest.mark.parametrize("name", ["ddp", HOROVOD])
 def test_the_step_without_exchange_exchanges_nothing(planted, name):
-    """Protects the subtraction: a twin that still sent gradients, or buffers, would make communication look cheap. The
-    step with exchange does all of it, for DDP with a broadcast of buffers. A few bytes are the end of the sum that has
-    the ranks start together; Horovod's ranks go on telling each other that they have nothing to send."""
+    """Protects the subtraction: a twin that still sent gradients, or buffers, would make communication look cheap."""
     report = planted(name)
     assert min(report["bytes with"]) > GRADIENT_BYTES + (BUFFER_BYTES if name == "ddp" else 0)
     assert max(report["bytes without"]) < (1000 if name == "ddp" else GRADIENT_BYTES / 10)
@@ -92,25 +89,18 @@ def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch
     """The difference between none (0) and not known (empty)."""
     marked = dict.fromkeys([*phases.MARKED_PHASES, "step"], 1.0)
     monkeypatch.setattr(phases, "_phases_ms", lambda clock, marks: marked)
-    monkeypatch.setattr(phases, "gather", lambda values, rank, all_reduce: torch.tensor(values).repeat(2, 1))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1)
     fields = {"optimizer": optimizer, "criterion": torch.nn.CrossEntropyLoss(), "layout": Layout()}
     fields |= dict.fromkeys(("model", "train", "val", "step"))
     strategy = Strategy(Config(account_steps=2), Rank(), **fields)
 
-    def of(rank, **changes):
-        changed = dataclasses.replace(strategy, rank=rank, **changes)
-        return phases.break_down_steps(changed, lambda batches, lr: None)
+    def of(rank):
+        return phases.break_down_steps(dataclasses.replace(strategy, rank=rank), lambda batches, lr: None)
 
     rows, summary = of(Rank())
     assert [row["exposed_comm_ms"] for row in rows] == [0, 0] and summary == {"exposed_comm_ms": 0}
     rows, summary = of(Rank(devices=(CPU, CPU)))  # in one process
     assert [row["exposed_comm_ms"] for row in rows] == [None, None] and summary == {}
-    rows, summary = of(Rank(world_size=2))  # as a pipeline, whose wait is marked
-    assert [(row["exposed_comm_ms"], row["wait_ms"]) for row in rows] == [(None, 1)] * 4 and summary == {}
-    assert [(row["rank"], row["number"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    rows, summary = of(Rank(world_size=2), exchange=Exchange(lambda: None), waits_within_phases=True)  # as local SGD
-    assert [(row["wait_ms"], row["forward_ms"]) for row in rows] == [(None, 1)] * 2 and summary == {"comm_ms": 1}
 
 
 def test_overlap_is_what_the_backward_pass_hides_of_the_communication():
@@ -133,10 +123,3 @@ def test_the_step_breakdown_leaves_no_hook_and_no_weight_behind(tiny_data, tiny_
     monkeypatch.setattr("benchmarks.common.engine.break_down_steps", watched)
     fit(single.build(load_config(["--config", str(tiny_config), "--data", str(tiny_data), "--account-steps", "2"])))
     assert weights and all(torch.equal(before, after) for before, after in weights)
-
-
-def test_marks_book_the_time_before_them():
-    marks = [("", 1.0), ("other", 1.5), ("data", 2.0), ("other", 2.25), ("backward", 4.0), ("backward", 5.0)]
-    taken = phases._phases_ms(Clock([CPU]), marks)
-    expected = {"data": 500, "backward": 2750, "other": 750, "step": 4000}
-    assert taken == dict.fromkeys(phases.MARKED_PHASES, 0) | expected

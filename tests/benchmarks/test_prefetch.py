@@ -89,10 +89,10 @@ class Noting(WithoutDriver):
         return super().__torch_dispatch__(function, types, args, kwargs)
 
 
-def step_through(monkeypatch, prefetch: int):
-    """A loader's batches on a GPU: (what was queued on its streams, marks of the step breakdown as places in that)."""
+def step_through(monkeypatch, prefetch: int) -> StreamLog:
+    """What a loader's batches queue on a GPU's streams."""
     see_gpus(monkeypatch, 2)
-    streams, marks = StreamLog(monkeypatch), []
+    streams = StreamLog(monkeypatch)
 
     def on_host():
         for number in range(1, NUM_BATCHES + 1):
@@ -103,20 +103,17 @@ def step_through(monkeypatch, prefetch: int):
         batches = Loader(None, GlobalBatchSampler(16, 4, NUM_BATCHES), Config(image_size=8), DEVICE, ["a class"])
         streams.log.clear()
         batches.host_batches = prefetch_to_gpu(on_host(), DEVICE, prefetch)
-        for images, target in batches.with_marks(lambda phase: marks.append((phase, len(streams.log)))):
+        for images, target in batches:
             streams.note("step", target)
             assert images.device == target.device == DEVICE and images.dtype == torch.float32
-    return streams, marks
+    return streams
 
 
 @pytest.mark.parametrize("prefetch", [1, 2])
 def test_a_batch_is_copied_beside_the_step_before(monkeypatch, prefetch):
-    """Protects training from pixels that are not there yet, or not there any more, and a GPU from waiting for its bus.
-
-    Batch k + 1 is under way before step k, on a stream of its own; the step's stream waits for that batch alone before
-    it reads it; and its memory is kept until the step's stream has.
-    """
-    streams, _ = step_through(monkeypatch, prefetch)
+    """Protects training from pixels that are not there yet, or not there any more, and a GPU from waiting for its
+    bus."""
+    streams = step_through(monkeypatch, prefetch)
     events = [event for what, _, event in streams.log if what == "record"]
     assert len(events) == NUM_BATCHES and [e for what, _, e in streams.log if what == "wait"] == events
     for number, event in enumerate(events):
@@ -134,22 +131,7 @@ def test_a_batch_is_copied_beside_the_step_before(monkeypatch, prefetch):
 
 def test_without_prefetch_the_step_copies(monkeypatch):
     """Protects the baseline that prefetching is compared with."""
-    streams, _ = step_through(monkeypatch, 0)
+    streams = step_through(monkeypatch, 0)
     assert {stream for what, stream, _ in streams.log if what != "ask"} == {"of steps"}
     for number in range(1, NUM_BATCHES):
         assert streams.place("step", "of steps", number - 1) < streams.place("copy", "of steps", number)
-
-
-@pytest.mark.parametrize("prefetch", [0, 1])
-def test_the_step_breakdown_books_waiting_where_it_is_waited_for(monkeypatch, prefetch):
-    """Asking for a batch is data; waiting for its copy, copying and normalising are copy; neither is in the step."""
-    streams, marks = step_through(monkeypatch, prefetch)
-    phase_of = {"ask": "data", "normalise": "copy"} | (
-        {"wait": "copy", "keep": "copy"} if prefetch else {"copy": "copy"}
-    )
-    seen = set()
-    for place, (what, *_) in enumerate(streams.log):
-        if what in phase_of and place < streams.place("step", "of steps", NUM_BATCHES - 1):
-            assert next(phase for phase, at in marks if at > place) == phase_of[what], streams.log[place]
-            seen.add(what)
-    assert seen == phase_of.keys()

@@ -10,9 +10,8 @@ import torch
 from support import ROOT, environment
 
 from benchmarks.common import rank as ranks
-from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.rank import CPU, NotStarted, Rank, prepare
+from benchmarks.common.rank import CPU, NotStarted, Rank
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 HOROVODRUN = {"HOROVOD_RANK": "1", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_SIZE": "3", "HOROVOD_LOCAL_SIZE": "2"}
@@ -36,7 +35,7 @@ def test_the_rank_is_what_its_launcher_says(launcher, env, rank, num_nodes):
 
 
 def test_ranks_meet_in_the_file_of_their_launcher(tmp_path):
-    """Protects runs on one machine from a port on all interfaces. Over nodes srun, unlike torchrun, names no place."""
+    """Protects runs on one machine from a port on all interfaces."""
     env = {"RENDEZVOUS_FILE": str(tmp_path / "ranks")}
     assert Rank.from_env("torchrun", env=TORCHRUN | env).init_method == f"file://{tmp_path}/ranks?rank=3&world_size=4"
     assert Rank.from_env("torchrun", env=TORCHRUN).init_method == "env://?rank=3&world_size=4"
@@ -53,14 +52,8 @@ def test_a_process_that_nobody_started_as_a_rank_says_so():
         Rank.from_env("torchrun", env=TORCHRUN | {"LOCAL_RANK": "x"})
 
 
-def test_a_number_of_threads_that_is_none_is_named(monkeypatch):
-    monkeypatch.setenv("THREADS_PER_RANK", "abc")
-    with pytest.raises(UserError, match="THREADS_PER_RANK"):
-        prepare(Config(), Rank())
-
-
 def test_by_hand_a_rank_has_its_share_of_the_cores():
-    """torchrun sets OMP_NUM_THREADS=1. And a rank compiles on its own cores, unless the user says otherwise."""
+    """torchrun sets OMP_NUM_THREADS=1."""
     code = """
 import torch
 from benchmarks.common import machine, rank

@@ -1,12 +1,7 @@
 """The run's folder: what one process writes another reads, and what is spoilt is said."""
 
-import json
-
-import pytest
-
 from benchmarks.common.clock import Window
 from benchmarks.common.config import FIELDS, Config
-from benchmarks.common.errors import UserError
 from benchmarks.common.rank import Rank
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.summary import Record
@@ -28,15 +23,6 @@ def test_the_requested_half_stays_when_the_resolved_half_is_added(tmp_path):
     assert folder.read_plan()["round"] == 3
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]"])
-def test_a_plan_that_cannot_be_read_is_named(tmp_path, text):
-    folder = RunFolder.create(tmp_path, "ddp", 1)
-    if text is not None:
-        folder.plan.write_text(text)
-    with pytest.raises(UserError, match=str(folder.plan)):
-        folder.requested()
-
-
 def test_nothing_is_written_to_the_folder_of_another_program(tmp_path, monkeypatch):
     """RUN_DIR is the variable of other programs, too."""
     kept = {"summary.json": "months of work", "progress": "90 %"}
@@ -49,11 +35,3 @@ def test_nothing_is_written_to_the_folder_of_another_program(tmp_path, monkeypat
     record.note_window(0, Window(8, 1.0, 1.0), [1000.0], 0)
     record.finish({}, {})
     assert {path.name: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == kept
-
-
-def test_the_first_cause_is_the_earliest(tmp_path):
-    folder = RunFolder.create(tmp_path, "ddp", 1)
-    for pid, at in ((7, 2.0), (8, 1.0)):
-        (folder.path / f"cause-{pid}.json").write_text(json.dumps({"at": at, "rank": pid}))
-    (folder.path / ".cause-9.json.0123456789abcdef").write_text("{")  # of a writer that was killed
-    assert [cause["rank"] for cause in folder.causes()] == [8, 7]

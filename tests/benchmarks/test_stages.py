@@ -15,9 +15,7 @@ from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, residual_blocks
 from benchmarks.common.stages import (
-    FLOPS_PER_BYTE,
     balanced_cuts,
-    block_times,
     blocks_of,
     find_cuts,
     num_microbatches,
@@ -91,21 +89,6 @@ def test_balanced_cuts_are_the_best_of_all():
         assert largest(cuts) == min(map(largest, itertools.combinations(range(1, len(costs)), num_parts - 1)))
 
 
-def test_times_are_of_a_roofline():
-    """A ReLU takes what it reads and writes, a large convolution what it computes. Weights are read once for a whole
-    micro-batch."""
-    image_bytes, pixels = 4 * 3 * 64 * 64, 64 * 64
-    (moved,), (computed,) = (
-        block_times([nn.ReLU()], 64),
-        block_times([nn.Conv2d(3, 512, 31, padding=15, bias=False)], 64),
-    )
-    assert moved == 2 * image_bytes
-    assert computed == pytest.approx(2 * 3 * 512 * 31 * 31 * pixels / FLOPS_PER_BYTE)
-    small = nn.Conv2d(3, 3, 1, bias=False)
-    assert block_times([small], 64) == [2 * image_bytes + 4 * 3 * 3]
-    assert block_times([small], 64, 8) == [8 * 2 * image_bytes + 4 * 3 * 3]
-
-
 def test_cuts_and_micro_batches_that_cannot_be_are_named():
     small = Config(arch="resnet18", image_size=32, global_batch=16)
     net = build_model(small, 10)
@@ -119,6 +102,3 @@ def test_cuts_and_micro_batches_that_cannot_be_are_named():
         with pytest.raises(UserError, match=named):
             num_microbatches(dataclasses.replace(small, microbatches=microbatches), 4)
     assert [num_microbatches(dataclasses.replace(small, global_batch=24), stages) for stages in (2, 3, 8)] == [4, 6, 8]
-
-
-# --- the same update ------------------------------------------------------------------------------------------------

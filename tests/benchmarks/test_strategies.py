@@ -113,7 +113,7 @@ def test_what_cannot_run_here_is_skipped_with_a_remedy(run, name):
 
 @pytest.mark.medium
 def test_strategies_of_plain_updates_train_the_same_model(run):
-    """To the last digit. On a CPU DataParallel passes through, and stages only cut the layers."""
+    """To the last digit."""
     for names in ({"ddp", "ddp_spawn", "horovod_ddp"}, ONE_PROCESS):
         rows = [run(name)[0] for name in sorted(names & {*RUNNABLE})]
         assert len({(row["train_loss"], row["val_loss"], row["acc1"]) for row in rows}) == 1

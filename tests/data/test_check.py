@@ -1,7 +1,4 @@
-"""./bench data check: what a folder holds, counted as training reads it, or refused in one line.
-
-.venv/bin/python -m pytest tests/data/test_check.py
-"""
+"""./bench data check: what a folder holds, counted as training reads it, or refused in one line."""
 
 import os
 import shutil

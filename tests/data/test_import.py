@@ -1,7 +1,5 @@
 """./bench data import: every source gives the same files, what is damaged or unknown is refused, and a killed import
 goes on.
-
-.venv/bin/python -m pytest tests/data/test_import.py
 """
 
 import functools
@@ -395,8 +393,7 @@ def test_an_import_that_is_stopped_at_its_end_ends_when_it_is_started_again(tmp_
 
 
 def test_an_import_into_packed_files_is_killed_and_goes_on(tmp_path, tiny_data):
-    """It packs what the folder would have packed: order, pixels, classes and fingerprint. New images go behind those of
-    finished shards."""
+    """It packs what the folder would have packed: order, pixels, classes and fingerprint."""
     data, target = Path(shutil.copytree(tiny_data, tmp_path / "images")), tmp_path / "imagenet"
     pack.main(pack.PackOptions(str(data), "256"))
     options = ImportOptions(write_webdataset(tmp_path / "from", tiny_data), target, pack="256")

@@ -1,7 +1,4 @@
-"""imagenet-mini (scripts/data/mini.py), on real files.
-
-.venv/bin/python -m pytest tests/data/test_mini.py
-"""
+"""imagenet-mini (scripts/data/mini.py), on real files."""
 
 import json
 import os
@@ -89,7 +86,7 @@ def test_a_file_is_the_same_on_every_machine(made):
 
 
 def test_a_folder_that_is_there_is_checked_and_left_alone(mini):
-    """The data set is made once; every later run calls this first. Packed images beside it stay."""
+    """The data set is made once; every later run calls this first."""
     (mini / "packed").mkdir()
     before = contents(mini)
     make_dataset(mini)

@@ -1,7 +1,4 @@
-"""Packed files: the folder's images in the folder's order, whole or refused.
-
-.venv/bin/python -m pytest tests/data/test_pack.py
-"""
+"""Packed files: the folder's images in the folder's order, whole or refused."""
 
 import os
 import shutil
@@ -45,10 +42,8 @@ def spoil_byte(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", PACK_KINDS)
 def test_a_packed_set_has_the_folders_images_in_the_folders_order(own_data, kind):
-    """Protects comparisons: the same batches, and from full files the same pixels within 1 of 255, as Pillow has them.
-
-    The images are 80 x 60, which 256 leaves as they are; only JPEGs change by being written again.
-    """
+    """Protects comparisons: the same batches, and from full files the same pixels within 1 of 255, as Pillow has
+    them."""
     make(own_data, kind)
     for own, of_folder in zip(packed_loaders(own_data, kind), loaders(own_data, decoder="pillow"), strict=True):
         images, targets = pixels(own, epoch=1)
@@ -143,8 +138,7 @@ def test_files_that_are_cut_off_or_of_other_images_are_refused(own_data, monkeyp
 
 
 def test_a_packed_set_that_was_copied_from_another_node_is_read(own_data, tmp_path):
-    """Of another owner, with other times, in another place. A key of the header that another version wrote is
-    ignored."""
+    """Of another owner, with other times, in another place."""
     make(own_data)
     expected, _ = pixels(packed_loaders(own_data)[0])
     copy = tmp_path / "the scratch disk of another node"

@@ -1,7 +1,4 @@
-"""./bench publish: what goes along, and what says nothing of the machine.
-
-.venv/bin/python -m pytest tests/publish/test_publish.py
-"""
+"""./bench publish: what goes along, and what says nothing of the machine."""
 
 import json
 import re

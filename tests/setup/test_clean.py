@@ -1,7 +1,4 @@
-"""`make clean`, and what is measured into published sets: nothing that is needed is lost.
-
-.venv/bin/python -m pytest tests/setup/test_clean.py
-"""
+"""`make clean`, and what is measured into published sets: nothing that is needed is lost."""
 
 import os
 import pty

@@ -1,7 +1,4 @@
-"""The recipe of the image, read and followed up to the download. No image is built.
-
-.venv/bin/python -m pytest tests/setup/test_dockerfile.py
-"""
+"""The recipe of the image, read and followed up to the download. No image is built."""
 
 import fnmatch
 import re

@@ -1,7 +1,4 @@
-"""What a new user is told before anything is downloaded, on which machine, and which accelerators are refused.
-
-.venv/bin/python -m pytest tests/setup/test_first_minute.py
-"""
+"""What a new user is told before anything is downloaded, on which machine, and which accelerators are refused."""
 
 import platform
 import subprocess

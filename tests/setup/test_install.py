@@ -1,7 +1,4 @@
 """What set-up installs on which machine, up to the words of the install command, and when it does so anew.
-
-.venv/bin/python -m pytest tests/setup/test_install.py
-
 A stand-in for nvidia-smi is first on PATH, and a stand-in for the new environment's interpreter notes what it is asked.
 """
 
@@ -68,7 +65,7 @@ def installed(folder: Path, **variables) -> tuple[str, list[str]]:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_each_machine_gets_a_torch_that_it_can_run(computer, tmp_path, name):
-    """Protects the two commands on the machine that the suite is named for. Where none fits, nothing is installed."""
+    """Protects the two commands on the machine that the suite is named for."""
     script, words, why = MACHINES[name]
     computer(script)
     output, commands = installed(tmp_path)
@@ -128,7 +125,7 @@ def environment_of_old(tmp_path):
 
 def test_a_set_up_of_another_interpreter_is_made_anew(environment_of_old, tmp_path, monkeypatch):
     """Protects whoever upgraded Python, or loads another module: `No module named torch` after "everything is
-    installed". A folder that is no environment keeps its files."""
+    installed"."""
     (tmp_path / "python3").unlink()
     (tmp_path / "python3").symlink_to("python3.12")
     assert not install.is_current(environment_of_old)

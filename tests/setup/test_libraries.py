@@ -1,7 +1,4 @@
-"""Horovod and Apex: built when a run first needs one, from source, once. Nothing real is compiled here.
-
-.venv/bin/python -m pytest tests/setup/test_libraries.py
-"""
+"""Horovod and Apex: built when a run first needs one, from source, once. Nothing real is compiled here."""
 
 import os
 import subprocess
@@ -15,8 +12,7 @@ pytestmark = pytest.mark.real_interpreter  # .venv/bin/python is what set-up has
 
 
 def test_a_library_is_built_once_and_its_failure_is_remembered(tmp_path, monkeypatch):
-    """Protects five rounds from five builds of two minutes, and the reason in each row. An interpreter of the user's
-    own gets no build, and one that a signal ended is done by the next run."""
+    """Protects five rounds from five builds of two minutes, and the reason in each row."""
     monkeypatch.setattr(libraries, "VENV", tmp_path)
     monkeypatch.delenv("SETUP", raising=False)
     python, codes = str(tmp_path / "bin/python"), iter([-15, 1])

@@ -2,8 +2,6 @@
 arithmetic of the verdict.
 
 A step of the reference with a mistake in it stands for the run, and adds the shards in another order.
-
-.venv/bin/python -m pytest tests/verify/test_comparison.py
 """
 
 import dataclasses
@@ -160,7 +158,7 @@ def test_bits_that_differ_are_a_failed_proof():
 
 def test_a_step_is_a_mean_of_the_outcomes_that_rounding_makes():
     """Protects compiled runs from a false alarm that was seen: one ReLU on the other side of 0, by which the layers
-    before it are off by 1 %. And the proof from this excuse: what no outcome shows is a fault, of whatever size."""
+    before it are off by 1 %."""
     draw = torch.Generator().manual_seed(0)
     names = [MOMENTUM + layer for layer in "abcd"]
     exact, one, other, third, wrong = ({name: torch.randn(64, 64, generator=draw) for name in names} for _ in range(5))

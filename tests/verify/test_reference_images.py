@@ -1,7 +1,4 @@
-"""The reference reads as the loader does, bit for bit: with every decoder, and of every kind of image.
-
-.venv/bin/python -m pytest tests/verify/test_reference_images.py
-"""
+"""The reference reads as the loader does, bit for bit: with every decoder, and of every kind of image."""
 
 import dataclasses
 
@@ -30,11 +27,8 @@ def hard_data(tmp_path_factory):
 @pytest.mark.parametrize("source", [*HERE, "packed"])
 @pytest.mark.parametrize("augment", [True, False])
 def test_the_reference_reads_every_image_as_the_loader_does(source, augment, hard_data, tmp_path, monkeypatch):
-    """Protects the proof from failing on CMYK, or on a file with bytes behind its end, where a decoder leaves the
-    image to Pillow: the reference has to leave it, too, by its own code.
-
-    Mutants: a reference without one of its rules of what is left to Pillow.
-    """
+    """Protects the proof from failing on CMYK, or on a file with bytes behind its end, where a decoder leaves the image
+    to Pillow: the reference has to leave it, too, by its own code."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
     monkeypatch.setenv("PACKED", str(tmp_path / "packed"))
     fields = {"loader": "packed"} if source == "packed" else {"decoder": source}

@@ -2,8 +2,6 @@
 
 A fault is planted in a copy of the suite, by replacing text that must be there, and verify runs as a user's would:
 real launchers, real ranks. Smaller mistakes, and the arithmetic of the verdict, are in test_comparison.py.
-
-.venv/bin/python -m pytest tests/verify/test_verify.py
 """
 
 import json
@@ -287,7 +285,7 @@ def recorded_set(results: Path, data: Path, args: str = "") -> None:
 @pytest.mark.usefixtures("options")
 def test_each_setting_of_a_strategy_has_a_proof_of_its_own(tiny_data, tmp_path, capsys):
     """Protects the report's "yes" of each setting, and exit code 0 of `./bench verify fsdp`: without a run nothing
-    would be proved. A strategy that was skipped is named."""
+    would be proved."""
     results = tmp_path / "a set"
     for args in ("--lr 0.1", "--lr 0.2", "--lr 0.1"):
         recorded_set(results, tiny_data, args)
