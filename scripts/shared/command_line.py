@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PATH_FLAGS = ("--config", "--data", "--checkpoint-dir", "--checkpoint_dir")
-"""Configuration fields that are paths."""
 
 
 def flags_from_folder(flags: Sequence[str], folder: Path) -> list[str]:
-    """The flags, with paths that hold in every folder."""
+    """With paths that hold in every folder."""
     made = []
     for before, flag in zip(["", *flags], flags, strict=False):
         name, equals, value = flag.partition("=")
@@ -21,6 +20,6 @@ def flags_from_folder(flags: Sequence[str], folder: Path) -> list[str]:
 
 
 def split_at_dashes(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of a command line before the first `--`, and those after it."""
+    """Words before the first `--`, and after it."""
     at = [*words, "--"].index("--")
     return [*words[:at]], [*words[at + 1 :]]

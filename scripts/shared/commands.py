@@ -7,17 +7,16 @@
 import shlex
 
 NOT_SHOWN = "..."
-"""In the place of a value that no line for bash can hold: the pasted command then finds nothing of that name."""
+"""For a value that no line for bash can hold."""
 
 
 def shell_word(value: object) -> str:
-    """The value as one word for bash; NOT_SHOWN where it has line ends or other control characters."""
     text = str(value)
     return shlex.quote(text) if text.isprintable() else NOT_SHOWN
 
 
 def bench_command(command: str, *arguments: object, **options: object) -> str:
-    """`./bench COMMAND ARGUMENT ... --option VALUE ...` for bash; a list is several words of one option."""
+    """A list is several words of one option."""
     words = ["./bench", command, *map(shell_word, arguments)]
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"

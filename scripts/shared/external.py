@@ -1,10 +1,8 @@
-"""Strategies of another repository: scripts in the folder that --strategy-dir names.
+"""Strategies of another repository: scripts in the folder that --strategy-dir names, written as those of benchmarks/.
 
     ./bench run single mine --strategy-dir ../my-library/benchmarks
 
-Such a script is written as those of benchmarks/ are. torchrun starts it (launchers/external.sh). The requested settings
-of its runs have STRATEGY_SOURCE, a hash of the folder's Python files: runs of two versions are two groups. Needs no
-torch.
+The settings of their runs have STRATEGY_SOURCE, a hash of the folder's Python files. Needs no torch.
 """
 
 import functools
@@ -24,13 +22,12 @@ BENCHMARKS = ROOT / "benchmarks"
 FOLDER_VARIABLE, NAME_VARIABLE = "STRATEGY_DIR", "EXTERNAL_STRATEGY"
 """Which folder; and which strategy of it launchers/external.sh starts."""
 STRATEGY_SOURCE = "strategy_source"
-"""The requested field that only a strategy of another repository has: a hash of its code (--strategy-dir)."""
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 HASH_DIGITS = 16
 
 
 def external_folder() -> Path | None:
-    """The folder of --strategy-dir; None without one. Raises UserError where there is no such folder."""
+    """None without one. Raises UserError."""
     text = os.environ.get(FOLDER_VARIABLE, "")
     if not text:
         return None
@@ -41,8 +38,7 @@ def external_folder() -> Path | None:
 
 
 def external_script(name: str) -> Path | None:
-    """The script of a strategy in the folder of --strategy-dir; None where it has none of this name, and for the names
-    of this repository."""
+    """None where the folder has none of this name, and for names of this repository."""
     folder = external_folder()
     if folder is None or not NAME.fullmatch(name) or (BENCHMARKS / f"{name}.py").exists():
         return None
@@ -51,7 +47,7 @@ def external_script(name: str) -> Path | None:
 
 
 def external_names() -> list[str]:
-    """The names of the scripts in the folder of --strategy-dir that have a function build; without one, none."""
+    """Of scripts with a function build."""
     folder = external_folder()
     paths = sorted(folder.glob("*.py")) if folder else []
     return [path.stem for path in paths if NAME.fullmatch(path.stem) and path.is_file() and has_build(path)]
@@ -63,7 +59,7 @@ def has_build(script: Path) -> bool:
 
 @functools.cache
 def source_hash(folder: Path) -> str:
-    """A hash of the names and bytes of all Python files below a folder, but for hidden folders."""
+    """Of names and bytes of all Python files."""
     digest = hashlib.sha256()
     for path in python_files(folder):
         name, content = path.relative_to(folder).as_posix(), path.read_bytes()
@@ -72,14 +68,13 @@ def source_hash(folder: Path) -> str:
 
 
 def python_files(folder: Path) -> list[Path]:
-    """All below the folder, but for hidden folders, such as environments."""
+    """Without hidden folders, such as environments."""
     found = sorted(folder.rglob("*.py"))
     return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
 
 
 def load_external(script: Path) -> ModuleType:
-    """The script as a module, with `build` and `layout`. Raises UserError where it cannot be imported, whatever it
-    raises, and where one of these functions is missing."""
+    """Raises UserError where it cannot be imported, whatever it raises, or lacks `build` or `layout`."""
     find_helpers(script)
     spec = importlib.util.spec_from_file_location(f"external_{script.stem}", script)
     assert spec is not None and spec.loader is not None  # which a name that ends in .py has
@@ -102,6 +97,6 @@ def load_external(script: Path) -> ModuleType:
 
 
 def find_helpers(script: Path) -> None:
-    """Let a script import modules beside it. They come last: none takes the place of a library's or of ours."""
+    """Modules beside a script; none takes the place of a library's or of ours."""
     if str(script.parent) not in sys.path:
         sys.path.append(str(script.parent))

@@ -1,10 +1,8 @@
-"""What an ending signal does to a program.
+"""What an ending signal does to a program. Standard library alone.
 
-    end_on_signals()                    # ends it in one line; called before the imports, which take seconds
-    with forward_signals() as child_runner:
-        child_runner.run(["launchers/ddp.sh"])      # the signal goes to this process
-
-Standard library alone.
+end_on_signals()                    # before the imports, which take seconds
+with forward_signals() as child_runner:
+    child_runner.run(["launchers/ddp.sh"])      # the signal goes to this process
 """
 
 import contextlib
@@ -24,13 +22,13 @@ _LIBC = ctypes.CDLL(None)  # loaded here, since a forked child should load nothi
 
 
 def ending_signals() -> list[signal.Signals]:
-    """The signals by which people and schedulers end a process; without SIGHUP where nohup has disabled it."""
+    """Without SIGHUP where nohup has disabled it."""
     return [each for each in ENDING_SIGNALS if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
 
 
 def die_with_parent() -> Callable[[], None]:
-    """For subprocess's preexec_fn, and an executor's initializer: the kernel sends the child SIGTERM when this process
-    ends, even by SIGKILL. Start the child from the main thread: what counts is the thread's end (prctl(2))."""
+    """For preexec_fn: the kernel sends the child SIGTERM when this process ends, even by SIGKILL. Start the child from
+    the main thread: what counts is the thread's end (prctl(2))."""
     return functools.partial(_end_with, os.getpid())
 
 
@@ -41,11 +39,11 @@ def _end_with(parent: int) -> None:
 
 
 def end_on_signals() -> None:
-    """From now on an ending signal ends this process with one line on stderr and exit code 128 + signal.
+    """With one line on stderr and exit code 128 + signal.
 
     SystemExit is raised, so that temporary folders are removed and child processes end; during an import the process
     exits at once. A second signal is ignored, since a terminal and make may both send one. A third ends the process at
-    once. Forked children have Python's own handlers.
+    once.
     """
     owner, received = os.getpid(), 0
 
@@ -72,7 +70,7 @@ def end_on_signals() -> None:
 
 @contextlib.contextmanager
 def held_signals() -> Iterator[None]:
-    """Ending signals wait until the end of this block. No mask does that: a library's thread may get the signal."""
+    """They wait until the end of the block. No mask does that: a library's thread may get the signal."""
     received: list[int] = []
     before = {each: signal.signal(each, lambda signum, frame: received.append(signum)) for each in ending_signals()}
     try:
@@ -93,8 +91,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 class SignalForwarder:
-    """Runs processes, one at a time. An ending signal to this process is a SIGTERM to its child, which has the time
-    that it needs to clean up. It also gets SIGTERM when this process is killed."""
+    """Runs processes, one at a time. An ending signal to this process is a SIGTERM to its child."""
 
     def __init__(self) -> None:
         self.signum = 0
@@ -104,12 +101,9 @@ class SignalForwarder:
         self._has_session = False
 
     def run(self, command: Sequence[object], *, after_signal: bool = False, **popen: Any) -> int:
-        """Run `command` to its end; returns its exit code, less than 0 where a signal ended it.
-
-        after_signal: start it although a signal was received before; else the signal's number, less than 0, is
-        returned. popen: keywords of subprocess.Popen. With start_new_session, a signal goes to the child's whole group.
-        The child inherits inheritable file descriptors, such as a set's lock.
-        """
+        """The exit code, less than 0 for a signal. after_signal: start it although a signal was received before. popen:
+        keywords of Popen; with start_new_session, a signal goes to the child's group. The child inherits inheritable
+        file descriptors, such as a set's lock."""
         num_received = self._num_received  # first: what comes from here on ends the child
         if self.signum and not after_signal:
             return -self.signum
@@ -145,7 +139,6 @@ class SignalForwarder:
 
 @contextlib.contextmanager
 def forward_signals() -> Iterator[SignalForwarder]:
-    """A SignalForwarder of this process's signals; without SIGHUP where nohup has disabled it."""
     forwarder, before = SignalForwarder(), {}
     for signum in ending_signals():
         before[signum] = signal.signal(signum, forwarder._forward)

@@ -1,4 +1,4 @@
-"""What a plan has to know of GPUs before a rank runs on them: their memory and compute capability."""
+"""GPUs before a rank runs on them."""
 
 import contextlib
 import os
@@ -7,19 +7,19 @@ from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 
 NEWEST_CAPABILITY = (9, 0)
-"""Compute capability of GPUs that are not at hand, such as those of a cluster's nodes."""
+"""Of GPUs that are not at hand, such as those of a cluster's nodes."""
 
 
 def min_compute_capability() -> tuple[int, int] | None:
-    """The least compute capability of the GPUs of a run; None without GPUs. Of GPUs elsewhere the newest is assumed."""
+    """None without GPUs."""
     if not machine.num_gpus():
         return None
     return min(((gpu.major, gpu.minor) for gpu in _visible_gpus()), default=NEWEST_CAPABILITY)
 
 
 def gpu_memory_bytes(num_used: int) -> float | None:
-    """Memory of the smallest of the first num_used GPUs: GPU_MEMORY_GB (10^9 bytes), else as torch says; None where
-    nobody knows."""
+    """Of the smallest of the first num_used GPUs: GPU_MEMORY_GB (10^9 bytes), else as torch says; None where nobody
+    knows."""
     if not machine.num_gpus():
         return None
     if text := os.environ.get("GPU_MEMORY_GB", ""):
@@ -31,7 +31,7 @@ def gpu_memory_bytes(num_used: int) -> float | None:
 
 
 def _visible_gpus() -> list:
-    """torch's properties of each GPU that it can use. They make no CUDA context, which would take memory from runs."""
+    """torch's properties, which make no CUDA context."""
     with contextlib.suppress(UserError):
         if num_visible := machine.usable_gpus():
             import torch

@@ -10,7 +10,7 @@ HOST = re.compile(r"\w[\w.-]*:(?P<ranks>[1-9][0-9]{0,5})", re.ASCII)  # of HOSTS
 
 
 def node_rank() -> int:
-    """NODE_RANK, this node's number among the NNODES nodes, from 0 on. Raises UserError."""
+    """NODE_RANK, from 0 on. Raises UserError."""
     num_nodes = number_from_env("NNODES", "a number of nodes") or 1
     node = number_from_env("NODE_RANK", "the number of this node, of which the first is 0", least=0) or 0
     if node >= num_nodes:
@@ -19,8 +19,7 @@ def node_rank() -> int:
 
 
 def ranks_and_nodes(ranks_here: int) -> tuple[int, int]:
-    """(ranks, nodes) in all, where every machine has `ranks_here`: of HOSTS, of NNODES, or of the Slurm job around this
-    process. Raises UserError."""
+    """In all, by HOSTS, NNODES, or the Slurm job around this process. Raises UserError."""
     if text := os.environ.get("HOSTS", ""):
         hosts = [match for host in text.split(",") if (match := HOST.fullmatch(host))]
         if len(hosts) != text.count(",") + 1:

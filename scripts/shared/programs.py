@@ -15,16 +15,14 @@ Errors = tuple[type[Exception], ...]
 
 
 def run_main_and_exit(main: Callable[[], int | None], *, errors: Errors = (UserError,), writes: str = "") -> NoReturn:
-    """Run `main` and exit with its exit_code. A closed stdout or stderr does not end the program."""
+    """A closed stdout or stderr does not end the program."""
     guard_output()
     sys.exit(exit_code(main, errors=errors, writes=writes))
 
 
 def exit_code(main: Callable[[], int | None], *, errors: Errors = (UserError,), writes: str = "") -> int:
-    """The code that `main` returns, where None is 0; 2 after one of `errors`, which is printed as a line on stderr.
-
-    writes: what the program writes to RESULTS. With it an OSError, such as that of a full disk, is such a line as well.
-    """
+    """2 after one of `errors`, which is a line on stderr. writes: what the program writes to RESULTS; then an OSError
+    is such a line as well."""
     try:
         return main() or 0
     except errors as error:

@@ -23,10 +23,7 @@ class ExternalOptions:
 
 
 def main(name: str, flags: Sequence[str]) -> None:
-    """Run the script of a strategy, which ends the process.
-
-    Raises UserError where it is missing, does not end the process, or has changed since the run was planned.
-    """
+    """Raises UserError where the script is missing, does not end the process, or has changed since the plan."""
     script = external_script(name)
     if script is None:
         raise UserError(f"--strategy-dir has no {name}.py; name the folder that has it")

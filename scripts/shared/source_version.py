@@ -14,15 +14,15 @@ NEW_SOURCE = ("*.py", "*.sh", "*.yaml")  # of files that git does not know, thos
 
 
 def commit() -> str | None:
-    """The commit that is checked out; None outside a checkout, or without git."""
+    """None outside a checkout, or without git."""
     said = git("rev-parse", f"--short={NUM_HASH_DIGITS}", "HEAD")
     return said.decode().strip() if said is not None else None
 
 
 @functools.cache
 def local_changes() -> str:
-    """A short hash of what differs from the commit, new source files included; '' where nothing does. Where git says
-    nothing, of all sources."""
+    """A hash of what differs from the commit, new source files included; '' for nothing. Without git, of all
+    sources."""
     # the user's own diff program may open a window and wait, or print nothing
     changed = git("diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
     if changed is None:
@@ -41,7 +41,6 @@ def local_changes() -> str:
 
 
 def warning_without_commit() -> str:
-    """What to say at the start where git names no commit; '' where it does."""
     if commit() is not None:
         return ""
     said = git_problem()
@@ -51,16 +50,12 @@ def warning_without_commit() -> str:
 
 
 def is_shallow() -> bool:
-    """Whether this clone has only a part of the history."""
     return git("rev-parse", "--is-shallow-repository") == b"true\n"
 
 
 def git(*arguments: str) -> bytes | None:
-    """What git prints about this checkout; None where git fails or is missing, and where this is no checkout.
-
-    A release may be unpacked inside another repository, which git would then describe. git runs in a session of its
-    own: Ctrl-C must not leave half a worktree.
-    """
+    """None where git fails or is missing, and in another repository, into which a release may be unpacked. In a session
+    of its own: Ctrl-C must not leave half a worktree."""
     top = _run("rev-parse", "--show-toplevel")
     if top is None or Path(os.fsdecode(top.removesuffix(b"\n"))).resolve() != ROOT.resolve():
         return None
@@ -68,8 +63,7 @@ def git(*arguments: str) -> bytes | None:
 
 
 def git_problem() -> str:
-    """Why git refuses this repository, such as "dubious ownership"; '' where it refuses nothing, or where there is
-    none."""
+    """Such as "dubious ownership"; '' for none."""
     done = _start("rev-parse", "--show-toplevel")
     if done is None or not done.returncode or not (ROOT / ".git").exists():
         return ""
@@ -82,7 +76,7 @@ def _run(*arguments: str) -> bytes | None:
 
 
 def git_environment() -> dict[str, str]:
-    """The environment without GIT_DIR and the like: a hook of another repository sets them, to that repository."""
+    """Without GIT_DIR and the like, which hooks of another repository set."""
     return {
         name: value
         for name, value in os.environ.items()

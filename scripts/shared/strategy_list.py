@@ -1,7 +1,5 @@
-"""The strategies: their list, their facts, and the baselines that those of mixed precision are compared with.
-
-A strategy of another repository (external.py) can be named. It is in no list. Needs no torch.
-"""
+"""The strategies, and the baselines of mixed precision. One of another repository (external.py) is in no list. Needs no
+torch."""
 
 import ast
 import difflib
@@ -32,7 +30,7 @@ CORE_STRATEGIES = [
 
 
 def all_strategies() -> list[str]:
-    """Every strategy, in the order in which bench-all runs them."""
+    """In the order of bench-all."""
     names = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem != "__init__")
     return sorted(
         names, key=lambda name: CORE_STRATEGIES.index(name) if name in CORE_STRATEGIES else len(CORE_STRATEGIES)
@@ -40,10 +38,8 @@ def all_strategies() -> list[str]:
 
 
 def parse_strategies(text: str) -> list[str]:
-    """The strategies named in `text`; all of this repository for no text, and for the word `all`.
-
-    Raises UserError with the nearest name for an unknown strategy, and for one that two repositories have.
-    """
+    """All of this repository for no text, and for `all`. Raises UserError with the nearest name for an unknown
+    strategy, and for one that two repositories have."""
     known, folder = all_strategies(), external_folder()
     if text.strip() == "all":
         return known
@@ -61,7 +57,7 @@ def parse_strategies(text: str) -> list[str]:
 
 
 def parse_strategy(text: str) -> str:
-    """The one strategy that `text` names. Raises UserError for several, or an unknown one."""
+    """Raises UserError for several, or an unknown one."""
     names = parse_strategies(text)
     if len(names) > 1:
         raise UserError(f"one strategy is needed, not {text!r}; there are {', '.join(all_strategies())}")
@@ -69,29 +65,24 @@ def parse_strategy(text: str) -> str:
 
 
 def is_known(strategy: str) -> bool:
-    """Whether this repository, or the folder of --strategy-dir, has a strategy of this name."""
     return strategy in all_strategies() or external_script(strategy) is not None
 
 
 def script_of(strategy: str) -> Path:
-    """The script of a strategy, of this repository first."""
+    """Of this repository first."""
     path = BENCHMARKS / f"{strategy}.py"
     return path if path.exists() else external_script(strategy) or path
 
 
 def load_script(strategy: str) -> ModuleType:
-    """A strategy's script, with its functions `build` and `layout`. Imports torch."""
+    """Imports torch."""
     script = script_of(strategy)
     return importlib.import_module(f"benchmarks.{strategy}") if script.parent == BENCHMARKS else load_external(script)
 
 
 def has_fact(strategy: str, name: str) -> bool:
-    """Whether the constant FACTS of a strategy's script says so, read without importing the script, which imports
-    torch: `one_node`, it cannot span nodes; `mixed_precision`, it scales gradients, and runs what auto stands for where
-    fp32, the default, is requested.
-
-    Raises ValueError where the constant is no literal, and UserError where the script is no Python.
-    """
+    """In the script's FACTS, read without an import of torch: `one_node`, it cannot span nodes; `mixed_precision`, it
+    scales gradients, and takes fp32, the default, as auto. Raises UserError where the script is no Python."""
     script = script_of(strategy)
     try:
         tree = ast.parse(script.read_text(encoding="utf-8"))
@@ -104,15 +95,14 @@ def has_fact(strategy: str, name: str) -> bool:
 
 
 def total_ranks_and_nodes(strategy: str, ranks_here: int) -> tuple[int, int]:
-    """(ranks, nodes) in all that a strategy has: those of one node where it cannot span nodes."""
     return (ranks_here, 1) if has_fact(strategy, "one_node") else ranks_and_nodes(ranks_here)
 
 
 def comparison_runs_of_mixed_precision(config: Config, strategies: Sequence[str]) -> list[tuple[str, Precision, int]]:
-    """The runs that mixed-precision strategies are compared with: (strategy, precision, ranks on this machine or 0).
+    """(strategy, precision, ranks on this machine; 0: as the others).
 
-    They are compared with the baseline in the same precision. The baseline cannot train in fp16: in fp16 they are
-    compared with one rank of the first strategy that can. 0 stands for as many ranks as the other runs have.
+    Mixed-precision strategies are compared with the baseline in the same precision, which cannot train in fp16: there
+    with one rank of the first of them.
     """
     mixed = [name for name in strategies if has_fact(name, "mixed_precision")]
     if not mixed or BASELINE not in strategies:
