@@ -8,7 +8,6 @@ All is made in a folder beside the place, which is then renamed. Exit code: 2 fo
 """
 
 import contextlib
-import csv
 import hashlib
 import json
 import os
@@ -24,7 +23,6 @@ from scripts.report.page import make_report
 from scripts.results.options import PublishOptions
 from scripts.results.result_set import ResultSet, load_set
 from scripts.results.safe_names import file_inside
-from scripts.results.settings import settings_hash
 from scripts.shared.commands import shell_word
 from scripts.shared.repository import ROOT
 
@@ -64,28 +62,15 @@ def main(options: PublishOptions) -> int:
 
 
 def copy_tables(source: Path, target: Path, words: Mapping[str, str]) -> None:
-    """Without private words, with new hashes of the settings."""
+    """Without private words. Hashes of settings stay: they are names by now."""
     target.mkdir()
-    texts = {path.name: path.read_text(errors="replace") for path in sorted(source.glob("*.csv"))}
-    texts = {name: without_private(text, words) for name, text in texts.items()}
-    hashes = new_hashes(texts.get("settings.csv", ""))
-    for name, text in texts.items():
-        (target / name).write_text(without_words(text, hashes))
+    for path in sorted(source.glob("*.csv")):
+        (target / path.name).write_text(without_private(path.read_text(errors="replace"), words))
     with contextlib.suppress(FileNotFoundError):
         environment = json.loads((source / "environment.json").read_text())
         for name in HOST_VARIABLES:
             environment.get("variables", {}).pop(name, None)
         (target / "environment.json").write_text(without_private(json.dumps(environment, indent=1), words) + "\n")
-
-
-def new_hashes(settings: str) -> dict[str, str]:
-    """By those in the text of settings.csv."""
-    found = {}
-    for row in csv.DictReader(settings.splitlines()):
-        halves = [json.loads(row[name]) if row.get(name) else None for name in ("asked", "met")]
-        if halves[0] is not None:
-            found[row["settings"]] = settings_hash(halves[0], halves[1])
-    return {old: new for old, new in found.items() if old != new}
 
 
 def write_report(new: Path, source: ResultSet, words: Mapping[str, str]) -> None:

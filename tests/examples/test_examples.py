@@ -1,7 +1,5 @@
 """The examples train what the suite times: bit for bit on a CPU, on the same batches from the same weights, and they
 learn, resume and evaluate.
-
-.venv/bin/python -m pytest tests/examples
 """
 
 import functools
