@@ -47,8 +47,7 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(scope="session", autouse=True)
 def wait_for_no_disk():
-    """A row that a test itself writes does not wait until the disk has it: 97 % of the time that a set of results
-    takes."""
+    """97 % of the time that a set of results takes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(os, "sync", lambda: None)
@@ -63,7 +62,7 @@ def one_thread_and_no_gpu():
 
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory) -> Path:
-    """train/ and val/ with 4 classes that a model can learn; tests only read it. Its path has a space."""
+    """4 classes that a model can learn; tests only read it."""
     from support import NUM_TRAIN, NUM_VAL, draw_images
 
     folder = tmp_path_factory.mktemp("data") / "tiny images"
@@ -96,7 +95,7 @@ def tiny_config(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory) -> Path:
-    """A copy of the suite for tests of ./bench run, which sets results/latest. Its path has a space, too."""
+    """A copy of the suite, for tests of ./bench run, which sets results/latest."""
     from support import ROOT
 
     folder = tmp_path_factory.mktemp("clone") / "a checkout"
@@ -128,8 +127,8 @@ esac
 
 @pytest.fixture
 def make_request(monkeypatch, tmp_path):
-    """make_request(**options): what `./bench run single ddp --repeats 2` asks for, with a small configuration, other
-    options in capitals, and only these variables of a machine."""
+    """make_request(**options): of `./bench run single ddp --repeats 2`, with a small configuration, and options in
+    capitals."""
     from support import SYNTHETIC_YAML, asked, bench_words
 
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
@@ -150,7 +149,7 @@ def make_request(monkeypatch, tmp_path):
 
 @pytest.fixture
 def bin_path(tmp_path) -> Path:
-    """A PATH's first folder: Slurm on two nodes of 8 cores, and an ssh that is let in."""
+    """A PATH's first folder: Slurm on two nodes of 8 cores, and an ssh."""
     from support import put
 
     sinfo = """[ "${SINFO:-up}" = up ] || exit 1

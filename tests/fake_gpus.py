@@ -111,7 +111,7 @@ def record_stream(tensor: torch.Tensor, stream: Stream) -> None:
 
 
 def check_group(options: dict, strategy) -> None:
-    """From torch 2.15 on `nccl` takes tensors of one GPU alone: that of device_id, else whichever LOCAL_RANK names."""
+    """From torch 2.15 on `nccl` takes tensors of one GPU alone: that of device_id, else of LOCAL_RANK."""
     devices = {*strategy.rank.devices}
     if strategy.rank.device.type == "cuda":
         assert options["backend"].startswith("nccl")
@@ -134,7 +134,7 @@ class Decoded:
 
 
 def fit_on_nothing(strategy) -> None:
-    """engine.fit. A sum over the ranks comes back as real zeros, which the host may look at, as at nothing else."""
+    """A sum over the ranks comes back as real zeros, which the host may look at, as at nothing else."""
     val = strategy.val
 
     def real_zeros(tensor):

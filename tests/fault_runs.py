@@ -1,4 +1,4 @@
-"""What the tests of faults are made of: real runs with planted faults, a look for what they leave, and the matrix."""
+"""Real runs with planted faults, a look for what they leave, and the matrix."""
 
 import dataclasses
 import math
@@ -62,13 +62,12 @@ class Ended:
 
 
 def patience(seconds: int) -> int:
-    """What `seconds` of a quiet machine are on this one now: for limits that a run must not reach before its fault."""
+    """What `seconds` of a quiet machine are on this one now."""
     return math.ceil(seconds * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0))))
 
 
 def start(command: list, results: Path, fault: str | None = None, **variables) -> subprocess.Popen:
-    """A launcher by its path, or ./bench with words, in a session of its own; its output goes to a file beside
-    `results`."""
+    """In a session of its own; its output goes to a file beside `results`."""
     config = results.parent / "tiny.yaml"
     config.write_text(TINY_YAML.format(timeout_s=patience(20)))
     planted = {"FAULT": fault, "PYTHONPATH": FAULTS} if fault else {}
@@ -93,7 +92,7 @@ def output_of(results: Path) -> Path:
 
 
 def finish(process: subprocess.Popen, results: Path) -> Ended:
-    """Wait for a launcher. One that does not end fails the test, and is ended."""
+    """A launcher that does not end fails the test, and is ended."""
     try:
         code = process.wait(LONGEST_S)
     except subprocess.TimeoutExpired:
@@ -140,7 +139,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 class Matrix:
-    """The lines of the fault matrix, as tests add them; a plugin that prints them after the tests."""
+    """A plugin that prints them after the tests."""
 
     def __init__(self):
         self.lines: list[tuple[int, str, str, str]] = []

@@ -15,7 +15,7 @@ def encoded(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
 
 
 def photograph(width: int, height: int) -> Image.Image:
-    """Smooth colours with fine noise on them: hard to upsample alike by chance."""
+    """Hard to upsample alike by chance."""
     rng = numpy.random.default_rng(width * 10_000 + height)
     small = Image.fromarray(rng.integers(0, 256, (5, 7, 3), dtype=numpy.uint8))
     smooth = numpy.asarray(small.resize((width, height), Image.BICUBIC)).astype(int)

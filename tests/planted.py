@@ -1,11 +1,10 @@
 """One rank of a strategy whose steps are taken apart again and again, each time with a delay planted elsewhere.
 
-    torchrun --nproc-per-node 2 tests/planted.py ddp '["", "loader"]' 60 --config ... --account-steps 3
+torchrun --nproc-per-node 2 tests/planted.py ddp '["", "loader"]' 60 --config ... --account-steps 3
 
-The reporting rank prints one line of JSON: for each place of the delay (milliseconds; "" plants nothing) the rows of
-the step breakdown, and for each such step the bytes that this rank sent and received over TCP with and without the
-exchange of gradients. The clock is the processor time of this process plus the delays, so that other processes do not
-count.
+The reporting rank prints a line of JSON: for each place of the delay (milliseconds; "" plants nothing) the rows of the
+step breakdown, and for each such step the bytes that this rank sent and received over TCP. The clock is this process's
+processor time plus the delays.
 """
 
 import collections
@@ -46,7 +45,6 @@ def delay_if(place: str) -> None:
 
 
 def plant_before(owner, name: str, place: str) -> None:
-    """Have a function wait before it does its work, where the delay is planted there."""
     function = getattr(owner, name)
 
     def slow(*args, **kwargs):

@@ -41,7 +41,7 @@ SECRET = "/mnt/secret place/photos"  # DATA of the machine that measured
 
 
 def write_set(folder, speeds=SPEEDS, num_rounds=5, met=None, **columns):
-    """A set as `make bench-all` and `make verify` leave it, of runs that may be published."""
+    """Of runs that may be published."""
     folder.mkdir(parents=True, exist_ok=True)
     rng, num_ranks = numpy.random.default_rng(0), dict.fromkeys(speeds, 2) | {"single": 1}
     for repeat in range(1, num_rounds + 1):
@@ -87,14 +87,14 @@ def write_set(folder, speeds=SPEEDS, num_rounds=5, met=None, **columns):
 
 
 def change(folder, table, change_frame):
-    """Rewrite a table of the set with what `change_frame` makes of it, every cell text."""
+    """change_frame sees every cell as text."""
     path = folder / f"{table}.csv"
     frame = pandas.read_csv(path, dtype=str, keep_default_na=False)
     change_frame(frame).to_csv(path, index=False)
 
 
 def add_runs(folder, strategy, images_per_s, num_repeats=5, num_windows=5, noise=0.01, **row):
-    """Ok runs with windows, epochs, accounted steps, wall parts and telemetry; noise of log throughput, seeded."""
+    """With noise of log throughput, seeded."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = numpy.random.default_rng(len(strategy))
     for repeat in range(1, num_repeats + 1):
@@ -143,7 +143,7 @@ def add_runs(folder, strategy, images_per_s, num_repeats=5, num_windows=5, noise
 
 
 def join_sets(folder, *parts):
-    """One set of the runs of several, which lie below it; their run_ids get the name of their part."""
+    """Their run_ids get the name of their part."""
     for part in parts:
         for table in ("settings", "runs", "windows"):
             rows = read_table(folder / part, table).to_dict("records")

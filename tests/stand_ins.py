@@ -1,5 +1,5 @@
-"""Stand-ins for what takes no tensor without data: wrappers, schedules, Horovod, Apex, and a few functions of torch.
-Each demands of its tensors what the real one does: the device above all."""
+"""Stand-ins for what takes no tensor without data. Each demands of its tensors what the real one does: the device above
+all."""
 
 import contextlib
 import copy
@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 
 class Bare(nn.Module):
-    """Stands for DistributedDataParallel and DataParallel: the module itself, and their demands on devices."""
+    """For DistributedDataParallel and DataParallel: the module itself, and their demands on devices."""
 
     def __init__(self, module, device_ids=None, bucket_cap_mb=None, **options):
         super().__init__()
@@ -40,8 +40,7 @@ class Bare(nn.Module):
 
 
 class BareApex(Bare):
-    """Stands for Apex's DistributedDataParallel, which goes from address to address: memory must be in contiguous
-    order."""
+    """It goes from address to address: memory must be in contiguous order."""
 
     def __init__(self, module, **options):
         super().__init__(module, **options)
@@ -57,7 +56,7 @@ class BareStage:
 
 
 class BareSchedule:
-    """Stands for GPipe and 1F1B: micro-batches one after the other, and rows from nowhere for those that are sent."""
+    """GPipe and 1F1B: micro-batches one after the other, and rows from nowhere for those that are sent."""
 
     def __init__(self, stage, num_microbatches, loss_fn, scale_grads=True):
         self.stage, self.num_microbatches, self.loss_fn = stage, num_microbatches, loss_fn
@@ -138,7 +137,7 @@ NO_STAND_IN = {
 
 
 def put_bare(patch, script) -> None:
-    """Put the stand-ins into a script's names, also where it has them in a table of its own, and among imports."""
+    """Also where a script has them in a table of its own, and among imports."""
     patch.setattr(nn, "DataParallel", BARE[nn.DataParallel])
     for name, value in list(vars(script).items()):
         if isinstance(value, dict):
@@ -157,7 +156,7 @@ def put_bare(patch, script) -> None:
 
 
 def _bare(value):
-    """The stand-in for a class, also for one that a script derives from a library's; any other value as it is."""
+    """Also for a class that a script derives from a library's."""
     if not isinstance(value, type):
         return value
     return next((BARE[kind] for kind in value.__mro__ if kind in BARE), value)
@@ -180,7 +179,7 @@ def to(module, device=None, *, memory_format=None):
 
 
 def backward(tensors, grad_tensors=None, *_, **__) -> None:
-    """Stands for torch.autograd.backward, which needs a GPU: gradients for whatever the graph reaches."""
+    """Gradients for whatever the graph reaches."""
     roots = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     waiting, seen = [root.grad_fn for root in roots], set()
     while waiting:
@@ -194,14 +193,14 @@ def backward(tensors, grad_tensors=None, *_, **__) -> None:
 
 
 def fused_sgd(params, grads, momenta, *, is_first_step, found_inf=None, **_) -> None:
-    """Stands for torch._fused_sgd_, which goes from address to address, and from unwritten memory in its first step."""
+    """It goes from address to address, and from unwritten memory in its first step."""
     for group in zip(params, grads, *([momenta] if momenta else []), strict=True):
         assert len({(tensor.device, tensor.stride()) for tensor in group}) == 1, group
     assert found_inf is None or not is_first_step, "momentum of memory that nobody has written"
 
 
 def checked(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that goes to other ranks. NCCL takes dense tensors of GPUs only; gloo those of CPUs."""
+    """NCCL takes dense tensors of GPUs only; gloo those of CPUs."""
     expected = "cuda" if torch.cuda.is_available() else "cpu"
     assert tensor.device.type == expected, f"a collective of a tensor on {tensor.device}"
     assert tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
@@ -209,7 +208,7 @@ def checked(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def deepcopy(module: nn.Module) -> nn.Module:
-    """Stands for copy.deepcopy, which would read the data of such parameters: a copy that has them on `meta`."""
+    """It would read the data of such parameters: a copy has them on `meta`."""
     memo = {}
     for tensor in (*module.parameters(), *module.buffers()):
         empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")

@@ -69,7 +69,7 @@ torch.set_num_threads(1)  # as the ranks that tests start: sums in another order
 
 
 def draw_images(folder: Path, num_images: int, seed: int) -> None:
-    """JPEGs of 80 x 60 pixels, dealt over class folders: a pattern a class, its own colours and noise."""
+    """80 x 60 pixels: a pattern a class, its own colours and noise."""
     rng, classes = numpy.random.default_rng(seed), sorted(PATTERNS)
     y, x = numpy.mgrid[0:60, 0:80] / [[[60]], [[80]]]
     for number in range(num_images):
@@ -87,7 +87,7 @@ def loaders(data, rank=0, world_size=1, **changes):
 
 
 def pixels(loader, epoch=0, start_step=0):
-    """All images of an epoch, (N, 3, H, W), and all targets, (N,)."""
+    """(N, 3, H, W), and targets, (N,)."""
     loader.set_epoch(epoch, start_step)
     images, targets = zip(*loader, strict=True)
     return torch.cat(images), torch.cat(targets)
@@ -99,7 +99,7 @@ def save(path, mode, size=(50, 40), kind="JPEG"):
 
 
 def refusal(loader) -> str:
-    """The UserError that reading ends in, as text. Keeps no traceback, which would keep loader workers alive."""
+    """As text: a traceback would keep loader workers alive."""
     try:
         pixels(loader)
     except UserError as error:
@@ -145,7 +145,7 @@ SWITCHES, LISTS = ("AA", "PLAN"), ("VALUES", "RANKS")
 
 
 def bench_words(command: str = "run", **options) -> tuple[list[str], dict]:
-    """The words of `./bench COMMAND`, of options in capitals, and what is left, which is for the environment."""
+    """Of `./bench COMMAND`, of options in capitals, and what is left for the environment."""
     words = [*shlex.split(command), *str(options.pop("STRATEGIES", "")).split()]
     for name in (*OPTIONS, *SWITCHES, *LISTS):
         if (value := options.pop(name, None)) not in (None, ""):
@@ -156,7 +156,7 @@ def bench_words(command: str = "run", **options) -> tuple[list[str], dict]:
 
 
 def asked(**options) -> "Request":
-    """What `./bench run` is asked for by options in capitals, and by environment variables of these names."""
+    """Of `./bench run`, by options in capitals, and by variables of these names."""
     import tyro
 
     from scripts.runner.options import RunOptions
@@ -182,7 +182,7 @@ ONE_RUN = {"round": 1, "position": 1, "number": "", "name": "single", "flags": "
 
 
 def make_run_folder(path: Path) -> Path:
-    """The folder of a run, as the plan makes it, with no settings."""
+    """With no settings."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "run.yaml").write_text("config: {}\nrun: {}\n")
     return path
@@ -197,8 +197,7 @@ def put(folder: Path, **programs: str) -> None:
 
 
 def few_fast(cases: Iterable, fast: set[int]) -> list:
-    """A test's parameters: those with these numbers stay in make test, and the others, which go the same way through
-    the code, are medium."""
+    """Those with these numbers stay in make test; the others, which go the same way through the code, are medium."""
     parts = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [pytest.param(*part, marks=() if n in fast else pytest.mark.medium) for n, part in enumerate(parts)]
 
@@ -213,19 +212,19 @@ def after(words: list[str], flag: str) -> str:
 
 
 def hear_sigint() -> None:
-    """For preexec_fn: a background job of a shell without job control ignores SIGINT, and so does what it starts."""
+    """For preexec_fn: a background job of a shell without job control ignores SIGINT."""
     for signum in ENDING_SIGNALS:
         signal.signal(signum, signal.SIG_DFL)
 
 
 def launcher_flags(args: str, variables: dict) -> list[str]:
-    """The flags of a launcher that is started by hand; takes CONFIG and DATA out of `variables`."""
+    """Takes CONFIG and DATA out of `variables`."""
     named = [(f"--{name.lower()}", variables.pop(name, None)) for name in ("CONFIG", "DATA")]
     return [*(word for flag, value in named if value for word in (flag, str(value))), *shlex.split(args)]
 
 
 def run_strategy(name: str, results: Path, args: str = "", **variables) -> dict:
-    """Run launchers/<name>.sh once with the flags `args`; returns its row of runs.csv. CONFIG and DATA become flags."""
+    """Its row of runs.csv. CONFIG and DATA become flags."""
     command = [ROOT / "launchers" / f"{name}.sh", *launcher_flags(args, variables)]
     env = environment(RESULTS=results, **variables)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
@@ -241,7 +240,7 @@ RESOLVED_COLUMNS = (
 
 
 def recorded(results: Path, row: dict, **asked) -> dict:
-    """A row for runs.csv with its settings in settings.csv: what the columns of `row` tell, and fields in `asked`."""
+    """A row for runs.csv with its settings in settings.csv."""
     fields = {name: row[name] for name in FIELDS if name in row} | asked
     own = {name: fields.pop(name) for name in fields.keys() - FIELDS.keys()}
     place = [row.get(name) for name in ("strategy", "world_size", "nodes", "threads_per_rank")]
@@ -251,7 +250,7 @@ def recorded(results: Path, row: dict, **asked) -> dict:
 
 
 def finish(runs, results: Path, status: str = "ok", **columns) -> None:
-    """Add the rows that these runs of a plan would leave, with these columns besides."""
+    """Add the rows that these runs would leave, with these columns besides."""
     results.mkdir(exist_ok=True)
     for run in runs:
         row = {"run_id": f"{run.strategy}-{run.round}", "strategy": run.strategy, "repeat": run.round, "status": status}

@@ -35,10 +35,7 @@ def slurm_local(command, folder, **variables):
 
 
 def processes_of(folder):
-    """Every live process that knows the folder: by working folder, argument or environment.
-
-    Deliberately a wider net than the script's own, so that one it overlooks is seen here.
-    """
+    """By working folder, argument or environment: a wider net than the script's own."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -124,8 +121,8 @@ def submit(cluster, tmp_path, tiny_data, tiny_config):
 
 @pytest.mark.slow
 def test_all_strategies_take_turns_in_one_job_which_goes_on_after_a_requeue(submit):
-    """Protects the whole of it: one job, two nodes in the rows of what spans them, one in the others', exact counts,
-    put back into the queue in the middle of a run, whose row says interrupted, and no finished run is run twice."""
+    """One job, two nodes in the rows of what spans them, put back into the queue in the middle of a run, and no
+    finished run is run twice."""
     job = submit("single ddp ddp_spawn slurm horovod_ddp", "--repeats", "2")
     until(lambda: job.trains() and len(read_table(job.results, "runs")) > 2, "a run", 300)
     number = job.job()

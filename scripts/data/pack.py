@@ -12,8 +12,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import tyro
-
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import DamagedFile, ImageListing, fingerprint, list_images
@@ -23,7 +21,6 @@ from scripts.data.entries import Entry, Shard, Source
 from scripts.data.options import PackOptions
 from scripts.data.pack_target import PackTarget
 from scripts.data.write_shards import disk_errors, write_source
-from scripts.shared.programs import run_main_and_exit
 
 WORKSHOP = ".packing"  # beside the packed files
 NUM_TOGETHER = 64  # images that one thread packs, and that a kill loses
@@ -75,7 +72,3 @@ def is_complete(path: Path, of_images: str) -> bool:
         raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
     print(f"{path} is of other images, and is written anew")
     return False
-
-
-if __name__ == "__main__":
-    run_main_and_exit(lambda: main(tyro.cli(PackOptions, description=__doc__)))
