@@ -253,7 +253,8 @@ def finish(runs, results: Path, status: str = "ok", **columns) -> None:
     """Add the rows that these runs would leave, with these columns besides."""
     results.mkdir(exist_ok=True)
     for run in runs:
-        row = {"run_id": f"{run.strategy}-{run.round}", "strategy": run.strategy, "repeat": run.round, "status": status}
+        row = {"run_id": f"{run.strategy}-{run.requested_hash}-{run.round}", "strategy": run.strategy}
+        row |= {"repeat": run.round, "status": status}
         row |= columns
         append_rows(results, "runs", [row | {"settings": add_settings(results, run.requested, {"torch": "2.15"})}])
 

@@ -1,153 +1,95 @@
-"""Horizontal bars with intervals, every run as a point, and a table beside them. Needs no torch."""
+"""Horizontal bars with intervals, every run as a point, and the values beside them. Needs no torch."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import MaxNLocator
+from matplotlib.lines import Line2D
 
-from scripts.charts.figures import COLORS, RUN_STYLE, SET_HATCHES, footnote, make_figure, wrap
-from scripts.results.formatting import printable
-from scripts.results.intervals import NO_REPEAT
-from scripts.results.result_set import ResultSet
-from scripts.results.set_text import describe_failures
+from scripts.charts.figures import COLORS, LINES, RUN_STYLE, draw_legend, make_figure, text_width, wrap
+from scripts.results.formatting import format_interval
 
+IDEAL: dict[str, Any] = {"color": "#D55E00", "linewidth": 2.5}
 NOT_PARALLEL = "////"
-IDEAL = "#D55E00"
-LETTER_WIDTH = 4.4  # points, of a digit at size 7
-# the ends of an interval, above the points, with a white rim: among many points they could not be seen
-INTERVAL_ENDS: dict[str, Any] = {
-    "linestyle": "none",
-    "color": "black",
-    "marker": "|",
-    "markersize": 10,
-    "markeredgewidth": 1.4,
-    "path_effects": [withStroke(linewidth=3, foreground="white")],
-    "zorder": RUN_STYLE["zorder"] + 1,
-}
+REFERENCE_COLOR, BAND_COLOR = "#C8C8C8", "#F1F1F1"
+ROW_HEIGHT = 0.27  # inches
+BAND_GAP = 0.6  # rows between the strategies and the references
+VALUE_FONT: dict[str, Any] = {"family": "monospace", "size": 6.5}
 
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """One bar: its length, interval, the value of each run, and its cells in the table beside the chart."""
+    """A value with its interval, that of each run, and where it would end if nothing were lost."""
 
     label: str
     value: float
-    low: float | None
-    high: float | None
-    points: list[float]
-    cells: tuple[str, str, str]
-    """n, the value, and its interval, as text."""
-    parallel: bool
-    set_number: int
+    low: float | None = None
+    high: float | None = None
+    points: list[float] = dataclasses.field(default_factory=list)
+    style: str = "{:.2f}"
+    is_parallel: bool = True
+    is_reference: bool = False
     ideal: float | None = None
-    """Where it would end if nothing were lost."""
 
 
-def make_bar_figure(
-    title: str, sets: list[ResultSet], *num_bars: int, about: str = ""
-) -> tuple[Figure, list[Axes], Axes]:
-    """A figure with one panel for each number of bars, the panels, and the place of the legend."""
-    heights = [(0.15 if len(num_bars) == 1 else 0.5) + 0.28 * max(number, 2) for number in num_bars]
-    return make_figure(title, sets, heights, (len(sets) + 1) // 2 if len(sets) > 1 else 0, about=about)
+def bar_chart(
+    title: str, about: str, bars: list[Bar], axis_label: str, header: str, lines: Mapping[str, float] | None = None
+) -> Figure:
+    """Bars from the top down, references in a band of their own below them, and beside each bar its value.
 
-
-def draw_bars(axes: Axes, bars: list[Bar], num_sets: int, header: str) -> None:
-    """Horizontal bars from the top down, and beside them a table: n, the value under `header`, its interval."""
-    for place, bar in enumerate(bars):
-        set_color = COLORS[bar.set_number % len(COLORS)]
-        set_hatch = SET_HATCHES[bar.set_number % len(SET_HATCHES)] if num_sets > 1 else ""
-        axes.barh(
-            place,
-            bar.value,
-            height=0.72,
-            color=set_color if bar.parallel else "white",
-            hatch=set_hatch if bar.parallel else NOT_PARALLEL + set_hatch,
-            edgecolor="black" if bar.parallel else set_color,
-            linewidth=0.8,
-        )
-        if bar.ideal is not None:
-            axes.plot([bar.ideal] * 2, [place - 0.4, place + 0.4], color=IDEAL, linewidth=2.5, solid_capstyle="butt")
-        if bar.low is not None and bar.high is not None:
-            axes.plot([bar.low, bar.high], [place, place], color="black", linewidth=1.2)
-            axes.plot([bar.low, bar.high], [place, place], **INTERVAL_ENDS)
-        heights = place + numpy.linspace(-0.2, 0.2, len(bar.points) + 2)[1:-1]
-        axes.plot(bar.points, heights, **RUN_STYLE)
+    header: over the values. lines: upright lines over all bars, by what the legend calls them.
+    """
+    bars, lines = sorted(bars, key=lambda bar: bar.is_reference), lines or {}
+    labels = [wrap(bar.label, 30) + ("" if bar.is_parallel else "\n(not parallel)") for bar in bars]
+    values = [bar.style.format(bar.value) for bar in bars]
+    intervals = [format_interval(bar.low, bar.high, bar.style.format) for bar in bars]
+    texts = [f"{value:>{max(map(len, values))}} {interval}" for value, interval in zip(values, intervals, strict=True)]
+    places = [number + BAND_GAP * bar.is_reference for number, bar in enumerate(bars)]
+    has_ideal, num_rows = any(bar.ideal for bar in bars), max(2, places[-1] + 1)
+    legend = [*lines, *["ideal: nothing is lost"] * has_ideal]
+    figure, (axes,) = make_figure(
+        title,
+        about,
+        [ROW_HEIGHT * num_rows],
+        left=text_width(labels, size=8) + 0.2,
+        right=text_width([*texts, header], **VALUE_FONT) + 0.2,
+        legend=legend,
+    )
+    for place, bar, text in zip([-0.9, *places], [None, *bars], [header, *texts], strict=True):
+        axes.text(1.02, place, text, transform=axes.get_yaxis_transform(), va="center", fontproperties=VALUE_FONT)
+        if bar:
+            _draw_bar(axes, place, bar)
+    handles = [
+        axes.axvline(x, color="black", linewidth=1.1, linestyle=LINES[1 + number], zorder=2.5)
+        for number, x in enumerate(lines.values())
+    ]
+    if legend:
+        draw_legend(figure, [*handles, *[Line2D([], [], **IDEAL)] * has_ideal], legend)
     # an interval that is wide for want of rounds must not squeeze the bars
     longest = max(max([bar.value, *bar.points]) for bar in bars)
-    ends = [max([bar.value, *bar.points, bar.ideal or 0, min(bar.high or 0, 1.6 * longest)]) for bar in bars]
-    axes.set_xlim(0, 1.03 * max(ends))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
+    ends = [min(bar.high or 0, 1.6 * longest) for bar in bars] + [bar.ideal or 0 for bar in bars]
+    axes.set_xlim(0, 1.03 * max(longest, *ends, *lines.values()))
     axes.xaxis.set_major_formatter("{x:,.10g}")
-    axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
-    longest_label = max(len(bar.label) for bar in bars)
-    labels = [wrap(bar.label, 28 if longest_label <= 56 else 46) for bar in bars]
-    labels = [text + ("" if bar.parallel else "\n(not parallel)") for text, bar in zip(labels, bars, strict=True)]
-    axes.set_yticks(range(len(bars)), labels)
-    most_lines = max(text.count("\n") + 1 for text in labels)
-    axes.tick_params(axis="y", labelsize=min(8.0, 16 / most_lines))  # a bar has room for two lines of the common size
+    axes.set_ylim(num_rows - 0.4, -0.6)
+    axes.set_yticks(places, labels)
     axes.tick_params(axis="y", length=0)
-    _cells(axes, bars, header)
+    axes.set_xlabel(axis_label)
+    if bars[-1].is_reference:
+        first = sum(not bar.is_reference for bar in bars)
+        axes.axhspan(places[first] - 0.6, num_rows, color=BAND_COLOR, zorder=0)
+    return figure
 
 
-def _cells(axes: Axes, bars: list[Bar], header: str) -> None:
-    rows = [("n", header, ""), *(bar.cells for bar in bars)]
-    n_width, value_width = (max(len(row[column]) for row in rows[1:]) * LETTER_WIDTH for column in (0, 1))
-    n_width = max(n_width, 2 * LETTER_WIDTH)
-    places = (8, 8 + n_width + 10 + value_width, 8 + n_width + 10 + value_width + 4)
-    for place, row in enumerate(rows, start=-1):
-        for column, (text, x) in enumerate(zip(row, places, strict=True)):
-            y = place if place >= 0 else -0.62
-            if place < 0 and column == 1:  # over the value and its interval
-                x = 8 + n_width + 10
-            axes.annotate(
-                printable(text),
-                (1, y),
-                xycoords=("axes fraction", "data"),
-                xytext=(x, 0),
-                textcoords="offset points",
-                ha="right" if column == 1 and place >= 0 else "left",
-                va="center" if place >= 0 else "bottom",
-                fontsize=7,
-                annotation_clip=False,
-            )
-
-
-def finish(
-    figure: Figure,
-    legend: Axes,
-    sets: list[ResultSet],
-    bars: list[Bar],
-    notes: list[str] | None = None,
-    no_interval: str = NO_REPEAT,
-) -> None:
-    """Legend of the sets, and footnotes: what hatching means, what is missing and why.
-
-    no_interval: why a bar without an interval has none.
-    """
-    if len(sets) > 1:
-        handles = [
-            Patch(
-                facecolor=COLORS[n % len(COLORS)],
-                hatch=SET_HATCHES[n % len(SET_HATCHES)],
-                edgecolor="black",
-                label=printable(results.name),
-            )
-            for n, results in enumerate(sets)
-        ]
-        legend.legend(handles=handles, loc="center", ncols=2, frameon=False, fontsize=7)
-    lines = list(notes or [])
-    if not all(bar.parallel for bar in bars):
-        lines.append("not parallel (white, hatched): it ran, but had nothing to divide the work over.")
-    if any(bar.low is None for bar in bars):
-        lines.append(f"no interval: {no_interval}.")
-    where: dict[str, list[str]] = {}
-    for results in sets:
-        for text in describe_failures(results):
-            where.setdefault(text, []).append(results.name)
-    lines += [f"{', '.join(names)}: {text}" if len(sets) > 1 else text for text, names in where.items()]
-    footnote(figure, lines)
+def _draw_bar(axes: Axes, place: float, bar: Bar) -> None:
+    color = REFERENCE_COLOR if bar.is_reference else COLORS[0]
+    face, hatch, edge = (color, "", "black") if bar.is_parallel else ("white", NOT_PARALLEL, color)
+    axes.barh(place, bar.value, height=0.72, color=face, hatch=hatch, edgecolor=edge, linewidth=0.8)
+    if bar.ideal is not None:
+        axes.plot([bar.ideal] * 2, [place - 0.4, place + 0.4], solid_capstyle="butt", **IDEAL)
+    axes.plot(bar.points, place + numpy.linspace(-0.2, 0.2, len(bar.points) + 2)[1:-1], **RUN_STYLE)
+    if bar.low is not None and bar.high is not None:
+        reach = [[bar.value - bar.low], [bar.high - bar.value]]
+        axes.errorbar(bar.value, place, xerr=reach, color="black", capsize=4, linewidth=1.2, zorder=4)

@@ -8,29 +8,26 @@ All is made in a folder beside the place, which is then renamed. Exit code: 2 fo
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from scripts.publish.private_words import HOST_VARIABLES, private_words, without_private, without_words
+from scripts.publish.private_words import HOST_VARIABLES, private_words, without_private
 from scripts.report.page import make_report
 from scripts.results.options import PublishOptions
-from scripts.results.result_set import ResultSet, load_set
-from scripts.results.safe_names import file_inside
+from scripts.results.result_set import load_set
 from scripts.shared.commands import shell_word
 from scripts.shared.repository import ROOT
 
 PUBLISHED = ROOT / "results/published"
 SUMS = "SHA256SUMS"
-PAGES = ("report.html", "report.md")
 NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
-DPI = 100
 
 
 def main(options: PublishOptions) -> int:
@@ -52,7 +49,7 @@ def main(options: PublishOptions) -> int:
             new = Path(scratch) / options.name
             for folder in folders:
                 copy_tables(folder, new / folder.relative_to(source), words)
-            write_report(new, results, words)
+            write_report(new)
             write_sums(new)
             os.rename(new, place)
     except OSError as error:
@@ -73,23 +70,12 @@ def copy_tables(source: Path, target: Path, words: Mapping[str, str]) -> None:
         (target / "environment.json").write_text(without_private(json.dumps(environment, indent=1), words) + "\n")
 
 
-def write_report(new: Path, source: ResultSet, words: Mapping[str, str]) -> None:
-    """Each run's command, the first line of its log, is there meanwhile."""
-    for log_path in source.ok_runs.log_path:
-        if log := file_inside(source.path, log_path):
-            with log.open(errors="replace") as file:
-                line = file.readline()
-            copy = new / log.relative_to(source.path)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_text(without_private(line, words))
+def write_report(new: Path) -> None:
+    """The report and charts of the copy in `new`, which has no private words."""
     report = make_report(load_set(new))
-    shutil.rmtree(new / "logs", ignore_errors=True)
-    for name in PAGES:
-        text = report.texts[name].replace(str(new), f"results/published/{new.name}")
-        (new / name).write_text(without_words(text, words))
-    (new / "charts").mkdir()
-    for name, figure in report.figures.items():
-        figure.savefig(new / "charts" / f"{name}.png", dpi=DPI, bbox_inches="tight", pad_inches=0.1)
+    public = f"results/published/{new.name}"
+    texts = {name: text.replace(str(new), public) for name, text in report.texts.items()}
+    dataclasses.replace(report, texts=texts).write(new)
 
 
 def write_sums(folder: Path) -> None:

@@ -1,22 +1,104 @@
-"""Export a result set as JSON, with intervals: set_document.py computes it, export.schema.json describes it.
+"""Export a result set as JSON, with intervals.
 
     ./bench export results/x --out set.json
 
-Without --out the text goes to stdout. Exit code: 1 where the set has no run, 2 for a mistake. Needs no torch.
+Without --out the text goes to stdout. README.md in this folder says what it has. Exit code: 1 where the set has no run,
+2 for a mistake. Needs no torch.
 """
 
 import json
+import math
 import sys
+from typing import Any
 
-from scripts.report.set_document import set_document
+import numpy
+import pandas
+
+from scripts.report.provenance import recorded
+from scripts.results.accuracy import top1_accuracy
+from scripts.results.formatting import printable
+from scripts.results.intervals import CONFIDENCE, mean_interval
 from scripts.results.options import ExportOptions
 from scripts.results.output_files import write_output
+from scripts.results.proofs import proof_text
 from scripts.results.result_set import ResultSet, load_set
+from scripts.results.run_group import RunGroup
+from scripts.results.set_text import describe_images
+
+SCHEMA_VERSION = 2
+MEANS = ("energy_j_per_image", "peak_memory_mb", "step_ms_p50", "step_ms_p95")
+"""Columns of runs.csv whose mean over runs is exported."""
+SETTINGS = (
+    "arch", "image_size", "global_batch", "precision", "memory_format", "loader", "device_name", "world_size", "nodes",
+)  # fmt: skip
+Document = dict[str, Any]
+
+
+def set_document(results: ResultSet) -> Document:
+    """The set as one JSON object."""
+    started = sorted(filter(None, results.ok_runs.started_at))
+    return {
+        "schema": SCHEMA_VERSION,
+        "set": results.name,
+        "confidence": CONFIDENCE,
+        "first_run_at": started[0] if started else None,
+        "last_run_at": started[-1] if started else None,
+        "hardware": recorded(results, "device_name"),
+        "commits": recorded(results, "commit"),
+        "torch": recorded(results, "torch"),
+        "images": describe_images(results.timed_groups),
+        "groups": [_group(results, group) for group in results.groups],
+    }
+
+
+def _group(results: ResultSet, group: RunGroup) -> Document:
+    """One strategy with one choice of settings; None where something was not measured."""
+    rate, over, top1 = group.throughput, results.speedups.get(group.label), top1_accuracy(group)
+    others = group.rows[group.rows.status != "ok"]
+    return {
+        "label": group.label,
+        "strategy": group.strategy,
+        "is_parallel": group.is_parallel,
+        "is_aa_copy": group.is_aa_copy,
+        "settings": None if group.ok_runs.empty else {name: group.ok_runs[name].iloc[0] for name in SETTINGS},
+        "runs": group.status_counts,
+        "reasons": list(dict.fromkeys(filter(None, others.reason))),
+        "images_per_s": rate and _interval(rate.value, rate.low, rate.high) | {"num_runs": rate.num_runs},
+        "ratio_to_baseline": over
+        and _interval(over.value, over.low, over.high)
+        | {"baseline": results.baseline_label_of[group.label], "verdict": over.verdict},
+        **{name: _mean(group.ok_runs[name]) for name in MEANS},
+        "top1_percent": top1
+        and _interval(top1.percent, top1.low, top1.high) | {"num_seeds": top1.num_seeds, "num_images": top1.num_images},
+        "same_update": proof_text(group, results.table("equivalence")),
+    }
+
+
+def _interval(value: float, low: float | None, high: float | None) -> Document:
+    return {"value": value, "low": low, "high": high}
+
+
+def _mean(values: pandas.Series) -> Document | None:
+    """The mean over runs with Student's interval; None where nothing was measured."""
+    known = values[numpy.isfinite(values)].to_numpy(float)
+    return _interval(*mean_interval(known)) | {"num_runs": len(known)} if len(known) else None
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold, as deep as it goes: nine digits, as the tables have, and no text that steers a terminal."""
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, float):
+        return float(f"{value:.9g}") if math.isfinite(value) else None
+    return int(value) if isinstance(value, numpy.integer) else value
 
 
 def export_text(results: ResultSet) -> str:
-    """The set as JSON text, which ends with a line feed. Raises UserError where the set contradicts itself."""
-    return json.dumps(set_document(results), indent=1, allow_nan=False) + "\n"
+    return json.dumps(plain(set_document(results)), indent=1, allow_nan=False) + "\n"
 
 
 def main(options: ExportOptions) -> int:
@@ -26,9 +108,8 @@ def main(options: ExportOptions) -> int:
         named = f"; export one of the sets of this comparison: {' or '.join(map(str, halves))}" if halves else ""
         print(f"error: {results.path}/runs.csv has no run, so there is nothing to export{named}", file=sys.stderr)
         return 1
-    text = export_text(results)
     if options.out is None:
-        print(text, end="")
+        print(export_text(results), end="")
     else:
-        write_output(options.out, text, "--out")
+        write_output(options.out, export_text(results), "--out")
     return 0

@@ -1,13 +1,12 @@
 """What a study adds to the report: charts and tables.
 
-A study that has something to show puts a file section.py into its folder, scripts/studies/<name>/, which ends in
-`SECTION = StudySection(...)`. The report finds it there, so that no module below the studies imports one.
-Needs no torch.
+A study that has something to show ends scripts/studies/<name>/section.py in `SECTION = StudySection(...)`. The report
+finds it there, so that no module below the studies imports one. Needs no torch.
 """
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
@@ -18,21 +17,8 @@ STUDIES = ROOT / "scripts" / "studies"
 
 
 @dataclasses.dataclass(frozen=True)
-class StudySets:
-    """The result set of a report, and the sets in its folders, in which studies were measured by themselves."""
-
-    main: ResultSet
-    nested: Mapping[str, ResultSet]
-    """By the name of the folder."""
-
-    def all_of(self, *folders: str) -> list[ResultSet]:
-        """The set, and its nested sets of these names, as far as they exist."""
-        return [self.main, *(self.nested[name] for name in folders if name in self.nested)]
-
-
-@dataclasses.dataclass(frozen=True)
 class ReportTable:
-    """A table of report.html and report.md, under a title and a paragraph."""
+    """A table under a title and a paragraph."""
 
     title: str
     text: str
@@ -46,14 +32,13 @@ class StudySection:
     """A study's part of the report. What a set holds nothing for is empty."""
 
     order: int
-    """Its place among the sections, the smallest first; the report's own table of the wall clock has 50."""
-    nested_folders: tuple[str, ...] = ()
+    """Its place among the sections, the smallest first."""
+    folders: tuple[str, ...] = ()
     """Folders of a result set in which the study's runs may be, as a set of their own."""
-    figures: Callable[[StudySets], dict[str, Figure]] = lambda sets: {}
-    """Charts by name."""
+    figures: Callable[[ResultSet], dict[str, Figure]] = lambda results: {}
+    """Charts of the set, and of each set in `folders`, by name."""
     tables: Callable[[ResultSet], list[ReportTable]] = lambda results: []
-    families: Callable[[StudySets], int] = lambda sets: 0
-    """How many families of comparisons its charts and tables hold, each with 95 % of its own."""
+    """The same for tables."""
 
 
 def load_sections() -> list[StudySection]:
@@ -63,9 +48,14 @@ def load_sections() -> list[StudySection]:
     return sorted(sections, key=lambda section: section.order)
 
 
-def load_study_sets(results: ResultSet, sections: list[StudySection]) -> StudySets:
-    """The set with every nested set that one of the sections reads."""
-    folders = dict.fromkeys(folder for section in sections for folder in section.nested_folders)
-    return StudySets(
-        results, {name: load_set(results.path / name) for name in folders if (results.path / name).is_dir()}
-    )
+def study_parts(results: ResultSet) -> tuple[dict[str, Figure], list[ReportTable]]:
+    """The charts, by name, and the tables of all studies of a set."""
+    figures, tables, nested = dict[str, Figure](), list[ReportTable](), dict[str, ResultSet]()
+    for section in load_sections():
+        for folder in section.folders:
+            if folder not in nested and (results.path / folder).is_dir():
+                nested[folder] = load_set(results.path / folder)
+        for each in [results, *(nested[name] for name in section.folders if name in nested)]:
+            figures |= section.figures(each)
+            tables += section.tables(each)
+    return figures, tables

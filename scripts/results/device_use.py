@@ -1,19 +1,16 @@
 """How much of the device a training run uses: achieved TFLOP/s, and MFU against the device's peak.
 
-    use = device_use(group, a_set.environment, a_set.other_peaks)
-
 Achieved TFLOP/s = images/s x FLOPs of training on one image (column flops_per_image, a multiply-add counted as 2).
-MFU = achieved / (peak of one device x devices), as defined in arXiv:2204.02311, appendix B, of the precision in which
-the run multiplied. Peaks are the vendor's dense figures; else those of the fastest matrix product or convolution on
-this machine, measured_peak in environment.json. On a CPU a rank's threads are the device. Needs no torch.
+MFU = achieved / (peak of one device x devices), as in arXiv:2204.02311, of the precision in which the run multiplied.
+Peaks are the vendor's dense figures; else those measured on this machine, measured_peak in environment.json. On a CPU a
+rank's threads are the device. Needs no torch.
 """
 
 import dataclasses
 import re
-from collections.abc import Sequence
-from typing import Any
 
-from scripts.results.intervals import Estimate
+import pandas
+
 from scripts.results.run_group import RunGroup
 
 DATA_SHEET = "NVIDIA's data sheet"
@@ -56,16 +53,10 @@ class DeviceUse:
     peak_from: str
     precision: str
     num_devices: int
-    mfu_bounds: tuple[float, float] | None = None
-    """The 95 % interval of the throughput over the largest and the smallest measured peak; None where the throughput
-    has no interval, or the peak was measured once."""
 
 
-def device_use(group: RunGroup, environment: dict, other_peaks: Sequence[dict] = ()) -> DeviceUse | None:
-    """Of a strategy's ok runs; None without a throughput or FLOPs.
-
-    environment: the set's environment.json. other_peaks: measured_peak of sets of the same session.
-    """
+def device_use(group: RunGroup, environment: dict) -> DeviceUse | None:
+    """Of a strategy's ok runs; None without a throughput or FLOPs. environment: the set's environment.json."""
     if group.throughput is None or not group.ok_runs.flops_per_image.iloc[0] > 0:
         return None
     row = group.ok_runs.iloc[0]
@@ -75,28 +66,8 @@ def device_use(group: RunGroup, environment: dict, other_peaks: Sequence[dict] =
     if row.device == "cpu":  # ranks that share cores do not add to the peak
         shares = environment.get("num_cores", num_devices) // max(row.threads_per_rank, 1) * max(row.nodes, 1)
         num_devices = min(num_devices, max(shares, 1))
-    if peak is None:
-        return DeviceUse(tflops, None, None, peak_from, row.precision, int(num_devices))
-    mfu, bounds = tflops / (peak * num_devices), None
-    peaks = _measured_again(row, peak, environment.get("measured_peak") or {}, other_peaks)
-    if len(peaks) != 1 or peak_from.startswith(DATA_SHEET):
-        bounds = _mfu_bounds(mfu, group.throughput, [each / peak for each in peaks])
-    return DeviceUse(tflops, peak * num_devices, mfu, peak_from, row.precision, int(num_devices), bounds)
-
-
-def _measured_again(row: Any, peak: float, measured: dict, other_peaks: Sequence[dict]) -> list[float]:
-    again = [*(measured | {"tflops": each} for each in measured.get("passes", [])), *other_peaks]
-    found = (
-        peak_tflops(row.device_name, row.precision, row.threads_per_rank, {"measured_peak": each})[0] for each in again
-    )
-    return [peak, *filter(None, found)]
-
-
-def _mfu_bounds(mfu: float, throughput: Estimate, peaks: Sequence[float]) -> tuple[float, float] | None:
-    if throughput.low is None or throughput.high is None:
-        return None
-    low, high = (mfu * bound / throughput.value for bound in (throughput.low, throughput.high))
-    return low / max(peaks), high / min(peaks)
+    whole = None if peak is None else peak * num_devices
+    return DeviceUse(tflops, whole, whole and tflops / whole, peak_from, row.precision, int(num_devices))
 
 
 def peak_tflops(
@@ -111,8 +82,17 @@ def peak_tflops(
             return peaks.get(kind), f"{DATA_SHEET}, dense {kind}"
     measured = environment.get("measured_peak") or {}
     if measured.get("device_name") != device_name or kind not in measured.get("tflops", {}):
-        return None, "not known; a new set on the same machine measures it"
+        return None, "not known of this device"
     # a device of another number of threads is taken to be in proportion
     threads = measured.get("threads") or threads_per_rank
     scale = threads_per_rank / threads if threads_per_rank > 0 else 1.0
     return measured["tflops"][kind] * scale, f"the fastest product or convolution measured here, {kind}"
+
+
+def drop_unused_gpus(telemetry: pandas.DataFrame, runs: pandas.DataFrame) -> pandas.DataFrame:
+    """The samples without those of GPUs that a run leaves idle: it computes on the first `world_size` of those that can
+    be seen. Samples of GPUs of a run that `runs` lacks are dropped, too."""
+    numbers = pandas.to_numeric(telemetry.device.str.extract(r"^gpu(\d+)$")[0])
+    places = numbers.groupby(telemetry.run_id).rank(method="dense")
+    num_used = pandas.to_numeric(telemetry.run_id.map(runs.drop_duplicates("run_id").set_index("run_id").world_size))
+    return telemetry[places.isna() | (places <= num_used)]

@@ -1,9 +1,8 @@
 """Which runs are alike, and in what they differ: the one answer for groups, labels, comparisons, curves and proofs.
 
-Two runs are one group exactly where they agree in every field of their requested and of their resolved settings, but
-for NOT_COMPARED of benchmarks.common.config, and for options that their strategy does not read (READERS of
-settings.py). A requested `auto` is what the run made of it. To make a new column of runs.csv separate runs, put its
-value into `resolved` of Record.finish.
+Two runs are one group where they agree in every field of their requested and of their resolved settings, but for
+NOT_COMPARED of config.py, and for options that their strategy does not read (READERS of settings.py). A requested
+`auto` is what the run made of it.
 """
 
 import dataclasses
@@ -11,13 +10,16 @@ import functools
 import json
 import re
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.common.config import FIELDS
 from benchmarks.common.strategy import STORED_FIELDS
 from scripts.results.formatting import format_setting
 from scripts.results.settings import READERS, SOURCE_FIELDS, drop_not_compared
 from scripts.shared.external import STRATEGY_SOURCE
+
+if TYPE_CHECKING:
+    import pandas
 
 # `precision` was requested; `precision resolved` is what the run made of it, such as of `auto`.
 RESOLVED_SUFFIX = " resolved"
@@ -72,6 +74,11 @@ class Identity:
         return {name: value for name, value in known.items() if value != "" or name != AA_LABEL}
 
     @functools.cached_property
+    def as_json(self) -> dict[str, str]:
+        """The fields as JSON, which tells 1 from True."""
+        return {name: _as_json(value) for name, value in self.fields.items()}
+
+    @functools.cached_property
     def key(self) -> str:
         return key_without(self, ())
 
@@ -82,8 +89,7 @@ class Identity:
 
 def key_without(identity: Identity, names: Collection[str]) -> str:
     """A key that is equal for identities that are alike in all fields but these."""
-    left = {name: value for name, value in identity.fields.items() if name not in names}
-    return _as_json(left)
+    return str(sorted((name, value) for name, value in identity.as_json.items() if name not in names))
 
 
 def differing_fields(identities: list[Identity]) -> list[str]:
@@ -92,7 +98,7 @@ def differing_fields(identities: list[Identity]) -> list[str]:
     return [
         name
         for name in names
-        if len({_as_json(each.fields.get(name)) for each in identities}) > 1
+        if len({each.as_json.get(name, "null") for each in identities}) > 1
         and not (name == "host" and _are_of_several_sets([each.fields.get(name) for each in identities]))
     ]
 
@@ -215,3 +221,18 @@ def belongs_to(row: Identity, group: Identity) -> bool:
     wanted, had = (Identity(each.requested, {}).fields for each in (row, group))
     names = wanted.keys() | had.keys()
     return all(wanted.get(name) in (had.get(name), group.fields.get(name)) for name in names)
+
+
+def identities_by_hash(table: "pandas.DataFrame") -> dict[str, Identity]:
+    """Identities of a settings.csv by hash. Rows that cannot be read are left out."""
+    rows = zip(table.settings, table.asked, table.met, strict=True)
+    found = {str(name): read_identity(asked, met) for name, asked, met in rows}
+    return {name: identity for name, identity in found.items() if identity}
+
+
+def read_identity(asked: str, met: str) -> Identity | None:
+    """Two cells of JSON as an identity; None where they hold no settings."""
+    try:
+        return Identity(json.loads(asked), json.loads(met or "{}"))
+    except ValueError:
+        return None

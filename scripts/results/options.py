@@ -2,25 +2,32 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
-from scripts.shared.option_types import OptionalPath
+from scripts.shared.option_types import Flag, OptionalPath
 
 
 @dataclasses.dataclass(frozen=True)
 class PlotOptions:
-    """Draw the charts of result sets and print their summary table."""
+    """Draw the charts of a result set, also while a training goes on, and print its table and the answer."""
 
-    results: tuple[Path, ...] = (Path("results/latest"),)
-    """Result sets, drawn side by side."""
+    results: Path = Path("results/latest")
+    """The result set."""
     output: OptionalPath = None
-    """Folder for the charts; default: charts/ in the (first) set."""
+    """Folder for the charts; default: charts/ in the set."""
+    format: tuple[Literal["png", "svg", "pdf"], ...] = ("png",)
+    """Of the charts, one or more."""
+    telemetry: Flag = False
+    """Draw the machine over time, too: utilisation, memory, power and network."""
+    beside: Literal["", "v100x4"] = ""
+    """v100x4: draw the published times of 4 V100 beside a set measured with configs/v100x4.yaml."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ReportOptions:
-    """Write report.html and report.md of a result set."""
+    """Write report.html, report.md and table.tex of a result set; what it shows was measured before."""
 
     results: Path = Path("results/latest")
     """The result set."""
@@ -44,3 +51,11 @@ class ExportOptions:
     """The result set."""
     out: OptionalPath = None
     """The file to write; default: stdout."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WhyOptions:
+    """What limits each strategy, largest part of a step first, and the one option to try next."""
+
+    results: tyro.conf.Positional[Path] = Path("results/latest")
+    """The result set."""

@@ -1,12 +1,9 @@
-"""The runs of one strategy with equal settings, and which rows of runs.csv they are.
-
-Needs no torch.
-"""
+"""The runs of one strategy with equal settings, and which rows of runs.csv they are. Needs no torch."""
 
 import dataclasses
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +11,19 @@ import numpy
 import pandas
 
 from benchmarks.common.rows import STATUSES
-from scripts.results.families import ThroughputSample
 from scripts.results.formatting import printable
-from scripts.results.frames import iterate_rows
 from scripts.results.identity import AA_LABEL, Identity, belongs_to, group_labels
 from scripts.results.intervals import Estimate, Windows, log_throughput, strategy_throughput
 from scripts.shared.strategy_list import BASELINE
 
+FAMILIES = {"ddp_spawn": "ddp", "slurm": "ddp"}
+"""Strategies that are the same training as another one, started differently."""
+SESSION_PAUSE_S = 3600  # runs with a longer pause between them are of two sessions, which are as two days
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunGroup:
-    """The runs of one strategy in one set with the same requested and resolved settings (results/identity.py)."""
+    """The runs of one strategy in one set with the same requested and resolved settings (identity.py)."""
 
     label: str
     strategy: str
@@ -43,6 +42,11 @@ class RunGroup:
         """All fields that count, of both halves."""
         return self.identity.fields
 
+    @property
+    def family(self) -> str:
+        """The strategy whose training this is, however it was started."""
+        return FAMILIES.get(self.strategy, self.strategy)
+
     @functools.cached_property
     def throughput(self) -> Estimate | None:
         return strategy_throughput(self.windows_of_runs) if self.windows_of_runs else None
@@ -55,9 +59,13 @@ class RunGroup:
         return self.throughput
 
     @functools.cached_property
-    def sample(self) -> ThroughputSample:
-        """Its timed runs, for comparisons with other groups."""
-        return ThroughputSample(log_throughput(self.windows_of_runs), self.round_numbers, self.sessions)
+    def log_by_round(self) -> dict[Hashable, float]:
+        """The mean log of images/s of its runs in each round, (session, round), for comparisons with other groups."""
+        found: dict[Hashable, list[float]] = {}
+        runs = zip(log_throughput(self.windows_of_runs), self.round_numbers, self.sessions, strict=True)
+        for log, round_number, session in runs:
+            found.setdefault((session, round_number), []).append(float(log))
+        return {key: float(numpy.mean(logs)) for key, logs in found.items()}
 
     @functools.cached_property
     def ok_runs(self) -> pandas.DataFrame:
@@ -80,38 +88,35 @@ class RunGroup:
         return {status: int(found[status]) for status in (*STATUSES, *found.index) if status in found}
 
 
+def iterate_rows(table: pandas.DataFrame) -> Iterator[Any]:
+    """The rows as named tuples, typed loosely: pandas' stubs give every cell a union of a dozen types."""
+    yield from table.itertuples()
+
+
 def group_runs(
     runs: pandas.DataFrame, identities: Sequence[Identity], windows: Mapping[str, Windows], num_cores: int | None
 ) -> list[RunGroup]:
     """The groups of all rows: the baseline's first, then by the strategy's name.
 
-    runs: runs.csv with a column `session`. identities: of each row. windows: by run_id. num_cores: of the
-    machine, which labels may name.
+    identities: of each row of runs.csv. windows: by run_id. num_cores: of the machine, which labels may name.
     """
-    groups = []
+    groups, sessions = [], session_numbers(runs)
     for strategy, rows in runs.groupby("strategy", sort=False):
         by_identity = _rows_by_identity(rows, [identities[index] for index in rows.index])
         others = [identities[index] for index in runs.index.difference(rows.index)]
         names = group_labels(str(strategy), [identity for identity, _ in by_identity], others, num_cores)
         for name, (identity, rows_of_group) in zip(names, by_identity, strict=True):
-            groups.append(_make_group(printable(name), str(strategy), identity, rows_of_group, windows))
+            found = {row.Index: _windows_of(row, windows) for row in iterate_rows(rows_of_group)}
+            timed = {index: of_run for index, of_run in found.items() if of_run is not None}
+            rounds = rows_of_group["repeat"].loc[[*timed]].astype(float).tolist()
+            of_runs = [*timed.values()], rounds, sessions.loc[[*timed]].tolist()
+            groups.append(RunGroup(printable(name), str(strategy), identity, rows_of_group, *of_runs))
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
     return groups
 
 
-def _make_group(
-    label: str, strategy: str, identity: Identity, rows: pandas.DataFrame, windows: Mapping[str, Windows]
-) -> RunGroup:
-    ok_rows = rows.loc[rows.status == "ok", ["run_id", "images_per_s"]]
-    found = {row.Index: _windows_of(row, windows) for row in iterate_rows(ok_rows)}
-    timed = {index: of_run for index, of_run in found.items() if of_run is not None}
-    timed_rows = rows.loc[[*timed]]
-    rounds, sessions = timed_rows["repeat"].astype(float).tolist(), timed_rows["session"].tolist()
-    return RunGroup(label, strategy, identity, rows, [*timed.values()], rounds, sessions)
-
-
 def windows_by_run(table: pandas.DataFrame, path: Path) -> dict[str, Windows]:
-    """run_id -> its windows, (n, 2) of images and seconds. Says on stderr how many rows of `path` it leaves out."""
+    """run_id -> its windows. Says on stderr how many rows of `path` it leaves out."""
     windows = table[["images", "seconds"]]
     good = windows.gt(0).all(axis=1)
     if not good.all():
@@ -120,8 +125,17 @@ def windows_by_run(table: pandas.DataFrame, path: Path) -> dict[str, Windows]:
     return {str(run_id): rows.to_numpy() for run_id, rows in by_run}
 
 
+def session_numbers(runs: pandas.DataFrame) -> pandas.Series:
+    """The number of each row's session, int [num_rows], from 0 on; a row without a time is of the first."""
+    began = pandas.to_datetime(runs.started_at.astype(str), format="ISO8601", utc=True, errors="coerce")
+    began_s = (began - began.min()).dt.total_seconds().dropna().sort_values(kind="stable")
+    ended_s = (began_s + runs.wall_s[began_s.index].fillna(0).clip(lower=0)).cummax()
+    return (began_s - ended_s.shift() > SESSION_PAUSE_S).cumsum().reindex(runs.index, fill_value=0).astype(int)
+
+
 def _windows_of(row: Any, timed: Mapping[str, Windows]) -> Windows | None:
-    """Windows of an ok run; its images_per_s as the only one where a set has no windows.csv."""
+    if row.status != "ok":
+        return None
     if row.run_id in timed:
         return timed[row.run_id]
     return numpy.array([[row.images_per_s, 1.0]]) if row.images_per_s > 0 else None

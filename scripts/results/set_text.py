@@ -1,7 +1,4 @@
-"""Sentences about a set for charts, tables and pages: what ran on what, on which images, and what failed.
-
-Needs no torch.
-"""
+"""What ran on what, on which images, and what failed. Needs no torch."""
 
 import re
 from collections.abc import Iterable
@@ -65,15 +62,15 @@ def _images_of(group: RunGroup) -> str:
 
 
 def describe_failures(results: ResultSet) -> list[str]:
-    """A sentence for each strategy with rows that are not ok, or ok without a throughput."""
-    sentences = []
+    """A sentence for each cause of rows that are not ok, or that are ok without a throughput."""
+    found: dict[tuple[str, str], list[str]] = {}
     for group in results.groups:
         for status, number in group.status_counts.items():
             rows = group.rows[group.rows.status == status]
-            of = f" {number} of {len(group.rows)}" if number < len(group.rows) else ""
+            of = f" ({number} of {len(group.rows)})" if number < len(group.rows) else ""
             reason = "; ".join(dict.fromkeys(filter(None, rows.reason))) or "no reason was recorded"
-            if status != "ok":
-                sentences.append(f"{group.label} {status or 'without a status'}{of}: {reason}")
-            elif not group.windows_of_runs:
-                sentences.append(f"{group.label} is ok but has neither windows nor images_per_s")
-    return sentences
+            if status == "ok" and not group.windows_of_runs:
+                found.setdefault((status, "neither windows nor images_per_s"), []).append(group.label)
+            elif status != "ok":
+                found.setdefault((status or "no status", reason), []).append(group.label + of)
+    return [f"{status}: {', '.join(labels)}: {reason}" for (status, reason), labels in found.items()]

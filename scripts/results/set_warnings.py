@@ -1,194 +1,206 @@
-"""What a reader should know before believing a result set, by cause, with the remedy.
+"""What a reader should know before believing a set: at most one line a kind of warning, with one remedy.
 
-The rules on timed windows are in window_warnings.py. Needs no torch.
+Needs no torch.
 """
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 
-from scripts.results.caused_warning import CausedWarning, warning_per_strategy
-from scripts.results.device_use import device_use
-from scripts.results.formatting import format_setting, plural
-from scripts.results.intervals import MIN_ROUNDS
+import numpy
+import pandas
+
+from scripts.results.device_use import drop_unused_gpus
+from scripts.results.formatting import plural
+from scripts.results.intervals import INTERVAL_ROUNDS, SENTENCE_ROUNDS
 from scripts.results.result_set import ResultSet
-from scripts.results.sessions import measured_in_other_sessions
-from scripts.results.step_breakdown import step_parts
-from scripts.results.used_gpus import drop_unused_gpus
-from scripts.results.window_warnings import OTHERS_PCT, outliers, slow_first_window, unsteady
+from scripts.results.run_group import RunGroup
+from scripts.results.step_breakdown import LOADER, step_shares
 
-BUSY_SHARE = 0.1  # of the runs
+DRIFT = 0.05  # of the mean log speed over strategies, between the first and the last third of the rounds
+UNSTEADY = 0.10  # pyperf: standard deviation of windows over their mean
+SLOW_FIRST = 1.5  # times the median of the run's windows
+OTHERS_PCT, STEAL_PCT = 5, 1  # of the cores' time; less comes from kernel threads and from rounding
+BUSY_SHARE = 0.1  # of the runs: one disturbed run is in the spread, many make the level doubtful
 PILLOW_SHARE = 0.01  # of the images that a run read
-WAITING_SHARE = 0.05  # of a step: as in scripts/studies/loaders/limit.py
+WAITING_SHARE = 0.05  # of a step
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
+MOST_NAMES = 3
 
 
-def find_warnings(results: ResultSet) -> list[str]:
-    """Every warning that applies to the set's ok runs, a sentence for each strategy."""
-    return [sentence for warning in warnings_by_cause(results) for sentence in warning.sentences]
+@dataclasses.dataclass(frozen=True)
+class SetWarning:
+    """All that a set has of one kind."""
+
+    kind: str
+    text: str
+    """What was seen, of which strategies, and how much."""
+    remedy: str
+    labels: tuple[str, ...] = ()
+    """The groups that have it; () where it is the set's."""
+
+    @property
+    def line(self) -> str:
+        return f"{self.kind}: {self.text}; {self.remedy}"
 
 
-def warnings_by_cause(results: ResultSet) -> list[CausedWarning]:
-    """The same warnings, one for each cause."""
-    if results.ok_runs.empty:
-        return []
-    rules = (
-        one_round(results),
-        several_sessions(results),
-        unsteady(results),
-        slow_first_window(results),
-        outliers(results),
-        oversubscribed(results),
-        shared_gpus(results),
-        busy(results),
-        governor(results),
-        throttled(results),
-        unclean(results),
-        bad_files(results),
-        decoded_by_pillow(results),
-        waiting_for_images(results),
-        low_peak(results),
-    )
-    return [warning for rule in rules for warning in rule]
+def find_warnings(results: ResultSet) -> list[SetWarning]:
+    """Every warning that applies to the set's timed runs, one a kind."""
+    return [*_of_set(results), *_of_groups(results)] if results.timed_groups else []
 
 
-def one_round(results: ResultSet) -> Iterator[CausedWarning]:
-    """One run says nothing about the spread between runs."""
-    names = [group.label for group in results.groups if len(group.windows_of_runs) == 1]
-    if names:
-        every = len(names) == len(results.timed_groups) > 1
-        yield CausedWarning(
-            f"{'every strategy' if every else _list(names)}: one round, so no interval and no verdict; run again, with "
-            f"{MIN_ROUNDS} rounds or more."
-        )
+def drift_fraction(results: ResultSet) -> float | None:
+    """By how much speeds of the last third of the rounds differ from the first third's, in the mean of logs over
+    strategies, as a fraction; None below three rounds."""
+    logs = pandas.DataFrame({group.label: group.log_by_round for group in results.timed_groups}).sort_index()
+    third = len(logs) // 3
+    if not third:
+        return None
+    changes = (logs[-third:].mean() - logs[:third].mean()).dropna()
+    return float(numpy.expm1(changes.mean())) if len(changes) else None
 
 
-def several_sessions(results: ResultSet) -> Iterator[CausedWarning]:
-    """Strategies that were added, or run again, over an hour before or after the others."""
-    runs = {group.label: [*zip(group.round_numbers, group.sessions, strict=True)] for group in results.timed_groups}
-    if names := measured_in_other_sessions(runs):
-        yield CausedWarning(
-            f"{_list(names)}: runs of another session than the others', over an hour apart: the day's effect is "
-            "unknown, so their ratios are not comparable; measure all in one session, in a new set."
-        )
-
-
-def shared_gpus(results: ResultSet) -> Iterator[CausedWarning]:
-    """Another suite, or anything else, on the same GPUs."""
-    found = {
-        group.label: f"other processes were on its GPUs in {number} of {plural(len(group.ok_runs), 'run')}"
-        for group in results.groups
-        if (number := int((group.ok_runs.other_gpu_processes > 0).sum()))
-    }
-    remedy = "nvidia-smi names them: end them, or choose free GPUs (CUDA_VISIBLE_DEVICES), and run again"
-    yield from warning_per_strategy(results, "other processes on the GPUs", found, remedy)
-
-
-def oversubscribed(results: ResultSet) -> Iterator[CausedWarning]:
-    """More ranks than cores measure the scheduler."""
-    names = [group.label for group in results.groups if (group.ok_runs.oversubscribed == "yes").any()]
-    if names:
-        yield CausedWarning(
-            f"{_list(names)}: oversubscribed: more ranks than cores, which says nothing of scaling; start fewer."
-        )
-
-
-def busy(results: ResultSet) -> Iterator[CausedWarning]:
-    """What other programs took of the cores during the runs. One disturbed run is in the spread; many make the level
-    itself doubtful."""
-    others = results.ok_runs.other_cpu_pct.dropna()
-    disturbed = others[others >= OTHERS_PCT]
-    if len(disturbed) > BUSY_SHARE * len(others):
-        yield CausedWarning(
-            f"the machine was busy: other programs took {OTHERS_PCT} % of its cores' time or more in "
-            f"{len(disturbed)} of {plural(len(others), 'run')}, up to {others.max():.0f} %; close them, and run again."
-        )
-
-
-def governor(results: ResultSet) -> Iterator[CausedWarning]:
-    """A governor that changes the clock with the load makes short windows unsteady."""
-    found = sorted(set(results.ok_runs.governor) & SLOW_GOVERNORS)
-    if found:
-        yield CausedWarning(
-            f"the CPU frequency governor was {_list(found)}: clocks follow the load; "
-            "for steady clocks: sudo cpupower frequency-set -g performance"
-        )
-
-
-def throttled(results: ResultSet) -> Iterator[CausedWarning]:
-    """Samples in which a GPU lowered its clocks, by cause."""
-    remedies = {
-        "thermal": "improve the cooling, or lower the room's temperature",
-        "power": "raise the power limit, or compare at the same limit only",
-    }
-    telemetry = drop_unused_gpus(results.table("telemetry"), results.ok_runs)
-    gpus = telemetry[telemetry.device.str.startswith("gpu")]
-    for cause, remedy in remedies.items():
-        held = gpus.assign(share=gpus.throttle == cause)
-        shares = {group.label: held.share[gpus.run_id.isin(group.ok_runs.run_id)].mean() for group in results.groups}
-        shares = {label: share for label, share in shares.items() if share > 0}
-        what = f"GPU clocks held down ({cause})"
-        found = {label: f"{what} in {100 * share:.0f} % of the samples" for label, share in shares.items()}
-        most = f"in up to {100 * max(shares.values(), default=0):.0f} % of the samples"
-        yield from warning_per_strategy(results, what, found, remedy, most)
-
-
-def unclean(results: ResultSet) -> Iterator[CausedWarning]:
-    """Code that no commit holds, or code of several commits."""
-    changes = {format_setting(group.identity.resolved.get("local_changes", "")) for group in results.timed_groups}
-    if (results.ok_runs.dirty == "yes").any() or changes - {"unknown"}:
-        yield CausedWarning("made with local changes, which no commit has; commit them, and measure again.")
-    commits = sorted(set(results.ok_runs.commit) - {""})
+def _of_set(results: ResultSet) -> Iterator[SetWarning]:
+    runs = results.ok_runs
+    fraction = drift_fraction(results)
+    if fraction is not None and abs(fraction) > DRIFT:
+        text = f"speeds of the last third of the rounds are {100 * fraction:+.0f} % off the first third's"
+        yield SetWarning("drift", text, "compare ratios, where a shared drift cancels, and not images/s")
+    for column, kind, who, least, remedy in (
+        ("other_cpu_pct", "busy neighbour", "other programs", OTHERS_PCT, "close them (top names them), measure again"),
+        ("steal_pct", "steal", "other guests of the host", STEAL_PCT, "use a machine with cores of its own"),
+    ):
+        disturbed = runs[runs[column] >= least]
+        if len(disturbed) > BUSY_SHARE * len(runs):
+            many = f"{len(disturbed)} of {plural(len(runs), 'run')}"
+            text = f"{who} took {least} % of the cores' time or more in {many}, up to {runs[column].max():.0f} %"
+            yield SetWarning(kind, text, remedy)
+    copies = {group.label for group in results.timed_groups if group.is_aa_copy}
+    for label, ratio in results.speedups.items():
+        if label in copies and ratio.verdict in ("faster", "slower"):
+            text = f"{label} is {ratio.text()} x the same runs under another name"
+            yield SetWarning("A/A", text, "take other differences as small for chance or an effect of the order")
+    if governors := sorted(set(runs.governor) & SLOW_GOVERNORS):
+        text = f"clocks of the cores follow the load ({', '.join(governors)})"
+        yield SetWarning("frequency governor", text, "sudo cpupower frequency-set -g performance")
+    commits = sorted(set(runs.commit) - {""})
     if len(commits) > 1:
-        yield CausedWarning(
-            f"made by {len(commits)} commits ({_list(commits)}): the runs of each are groups of their own."
-        )
+        text = f"runs of {len(commits)} commits ({', '.join(commits)}) are groups of their own"
+        yield SetWarning("several commits", text, "measure all at one, in a new set")
+    if (runs.dirty == "yes").any():
+        yield SetWarning("local changes", "no commit has the code that ran", "commit it, and measure again")
 
 
-def bad_files(results: ResultSet) -> Iterator[CausedWarning]:
-    """Images that could not be decoded and were replaced."""
-    found = {
-        group.label: f"up to {plural(int(most), 'file')} a run could not be read"
-        for group in results.groups
-        if (most := group.ok_runs.skipped_files.max()) > 0
-    }
-    yield from warning_per_strategy(results, "files that could not be read", found, "fix the data set")
+def _of_groups(results: ResultSet) -> Iterator[SetWarning]:
+    groups = results.timed_groups
+    steps, epochs, telemetry = (results.table(name) for name in ("steps", "epochs", "telemetry"))
+    gpus = drop_unused_gpus(telemetry, results.ok_runs)
+    gpus = gpus[gpus.device.str.startswith("gpu")]
+
+    def found(
+        kind: str, text: str, remedy: str, measure: Callable[[RunGroup], float], least: float = 0.0
+    ) -> Iterator[SetWarning]:
+        """text has {names}, and {most}, the largest that `measure` finds; it has to be over `least`."""
+        worst = {group.label: value for group in groups if (value := measure(group)) > least}
+        if worst:
+            named = text.format(names=_names(worst, len(groups)), most=max(worst.values()))
+            yield SetWarning(kind, named, remedy, tuple(worst))
+
+    def of_loader(group: RunGroup) -> float:
+        on_gpus = (group.ok_runs.device == "cuda").any()  # where a speed-up may be that of more loader workers
+        return sum(part.share for part in step_shares(group, steps) if part.name == LOADER) if on_gpus else 0.0
+
+    def of_pillow(group: RunGroup) -> float:
+        read = epochs.images[epochs.run_id.isin(group.ok_runs.run_id)].sum()
+        return group.ok_runs.num_by_pillow.sum() / max(1, read)
+
+    apart = {of for (of, _), ratio in results.ratios.items() if not ratio.num_rounds} & results.speedups.keys()
+    again = f"./bench run --results {results.path} --repeats {SENTENCE_ROUNDS}"
+    held = gpus[gpus.throttle != ""]
+    yield from found(
+        "few rounds",
+        f"{{names}} ran in fewer than {INTERVAL_ROUNDS}, so that there is no interval",
+        again,
+        lambda group: len(group.windows_of_runs) < INTERVAL_ROUNDS,
+    )
+    yield from found(
+        "another session",
+        "{names} ran over an hour before or after what they are compared with",
+        "measure all in one new set",
+        lambda group: group.label in apart,
+    )
+    yield from found(
+        "busy GPUs",
+        "other processes were on the GPUs of {names}",
+        "end them (nvidia-smi names them), or choose free GPUs by CUDA_VISIBLE_DEVICES",
+        lambda group: (group.ok_runs.other_gpu_processes > 0).sum(),
+    )
+    yield from found(
+        "GPU clocks held down",
+        f"in up to {{most:.0%}} of the samples of {{names}} ({' and '.join(sorted(set(held.throttle)))})",
+        "see to cooling and the power limit",
+        lambda group: (
+            held.run_id.isin(group.ok_runs.run_id).sum() / max(1, gpus.run_id.isin(group.ok_runs.run_id).sum())
+        ),
+    )
+    yield from found(
+        "oversubscribed",
+        "{names} had more ranks than cores, which says nothing of scaling",
+        "start fewer: --nproc",
+        lambda group: (group.ok_runs.oversubscribed == "yes").sum(),
+    )
+    yield from found(
+        "slow loader",
+        "{names} wait for images, in up to {most:.0%} of a step",
+        "./bench data pack, then -- --loader packed",
+        of_loader,
+        WAITING_SHARE,
+    )
+    yield from found(
+        "unsteady windows",
+        "windows of a run differ by up to {most:.0%} ({names})",
+        "measure longer ones: -- --window-steps 50",
+        _spread_of_windows,
+        UNSTEADY,
+    )
+    yield from found(
+        "slow first window",
+        "it takes up to {most:.1f} times as long as the others ({names})",
+        "-- --warmup-steps 30",
+        _first_window,
+        SLOW_FIRST,
+    )
+    yield from found(
+        "images that cannot be read",
+        "up to {most:.0f} a run were replaced ({names})",
+        "./bench data check names them",
+        lambda group: group.ok_runs.skipped_files.max(),
+    )
+    yield from found(
+        "images left to Pillow",
+        "up to {most:.0%} of those of {names}, which is slower",
+        "./bench data pack, then -- --loader packed",
+        of_pillow,
+        PILLOW_SHARE,
+    )
 
 
-def decoded_by_pillow(results: ResultSet) -> Iterator[CausedWarning]:
-    """Images that a faster decoder left to Pillow: the run's speed is neither's."""
-    epochs, found = results.table("epochs"), {}
-    for group in results.groups:
-        runs = group.ok_runs
-        num_images = epochs.images[epochs.run_id.isin(runs.run_id)].sum()
-        share = runs.num_by_pillow.sum() / max(1, num_images)
-        if share > PILLOW_SHARE:
-            found[group.label] = f"Pillow decoded {100 * share:.1f} % of its images, which its own decoder cannot"
-    remedy = "Pillow is slower: pack the images (./bench data pack)"
-    yield from warning_per_strategy(results, "images decoded by Pillow", found, remedy)
+def _names(labels: Mapping[str, object], num_groups: int) -> str:
+    """a, b; or 7 of 16 configurations."""
+    return ", ".join(labels) if len(labels) <= MOST_NAMES else f"{len(labels)} of {num_groups} configurations"
 
 
-def waiting_for_images(results: ResultSet) -> Iterator[CausedWarning]:
-    """On GPUs: a step that waits for images is the loader's, and a speed-up may be that of more loader workers."""
-    steps, found = results.table("steps"), {}
-    for group in results.groups:
-        if not (group.ok_runs.device == "cuda").any():
-            continue
-        ms = step_parts(group, steps).drop(columns="run_id").sum()
-        if ms.data_ms > WAITING_SHARE * ms.sum():
-            found[group.label] = f"its steps wait for images in {100 * ms.data_ms / ms.sum():.0f} % of their time"
-    remedy = "pack the images (./bench data pack) or raise --workers; --loader synthetic times steps without images"
-    yield from warning_per_strategy(results, "steps that wait for images", found, remedy)
+def _spread_of_windows(group: RunGroup) -> float:
+    """pyperf's rule, within the median run: the spread between runs is in the intervals."""
+    spreads = [rates.std(ddof=1) / rates.mean() for rates in _rates(group, 2)]
+    return float(numpy.median(spreads)) if spreads else 0.0
 
 
-def low_peak(results: ResultSet) -> Iterator[CausedWarning]:
-    """A measured peak that training exceeds was measured while something else used the machine."""
-    uses = {group.label: device_use(group, results.environment) for group in results.groups}
-    names = [label for label, use in uses.items() if use and use.mfu and use.mfu > 1]
-    if names:
-        yield CausedWarning(
-            f"{_list(names)}: MFU over 100 %: perhaps the peak was measured on a busy machine; measure again on a "
-            "quiet one"
-        )
+def _first_window(group: RunGroup) -> float:
+    """How many times as long as the median window the first one takes, in the median run."""
+    times = [numpy.median(rates) / rates[0] for rates in _rates(group, 3)]
+    return float(numpy.median(times)) if times else 0.0
 
 
-def _list(names: list[str]) -> str:
-    return ("; " if any(", " in name for name in names) else ", ").join(names)
+def _rates(group: RunGroup, least: int) -> list[numpy.ndarray]:
+    """Images/s of the windows of each run that has so many."""
+    return [run[:, 0] / run[:, 1] for run in group.windows_of_runs if len(run) >= least]

@@ -1,8 +1,8 @@
 """How many rounds a suite runs, after one run that warms the machine: --repeats, and with --until or --budget more.
 
 --until 5% adds rounds until the simultaneous intervals of all strategies over the baseline reach no further than 5 %
-(stopping_rule.py). --budget 20m starts no round after the first that would not fit; without --until, every round
-that fits.
+(precise_enough of results/intervals.py). --budget 20m starts no round after the first that would not fit; without
+--until, every round that fits.
 """
 
 import dataclasses
@@ -22,7 +22,8 @@ from scripts.runner.request import Request
 from scripts.shared.nodes import ranks_and_nodes
 
 if TYPE_CHECKING:
-    from scripts.results.families import ThroughputSample
+    from scripts.results.intervals import RatioEstimate
+    from scripts.results.run_group import RunGroup
 
 MAX_ROUNDS = 40  # of --until without --budget; as far as the simulations of its coverage go
 
@@ -135,22 +136,22 @@ def _longest_round_s(runs: Sequence[Run], results: Path) -> float:
 
 def _is_finished(runs: Sequence[Run], request: Request, results: Path, left_s: float, round_s: float) -> bool:
     """Whether no more rounds are added; prints why. runs: the next round."""
-    from scripts.results.stopping_rule import precise_enough, widest_half_width  # scipy: more than all other imports
+    from scripts.results.intervals import precise_enough, widest_half_width  # scipy: more than all other imports
 
     done, until = runs[0].round - 1, f"--until {format_percent(request.until or 0)}"
-    samples, baselines = timed_samples(runs, results)
-    width = widest_half_width(samples, baselines) if len(samples) > 1 else None
+    groups, ratios = timed_groups(runs, results)
+    width = widest_half_width(ratios)
     known = "no half-width is known" if width is None else f"the family-wise half-width is {format_percent(width)}"
     known += f" after {done} rounds"
     why = ""
-    if request.until is not None and len(samples) > 1 and precise_enough(samples, baselines, request.until):
+    if request.until is not None and precise_enough(ratios, request.until):
         print(f"{until} is reached: {known}")
         return True
-    if not any(done in each.round_numbers for each in samples.values()):
+    if not any(done in group.round_numbers for group in groups):
         why = f"no run of round {done} was timed"
     elif round_s > left_s:
         why = _does_not_fit(request, round_s)
-    elif request.until is not None and len(samples) < 2:
+    elif request.until is not None and len(groups) < 2:
         why = "only one strategy has a timed run"
     elif request.until is not None and request.budget_s is None and done >= MAX_ROUNDS:
         why = f"{MAX_ROUNDS} rounds are the most without --budget"
@@ -176,17 +177,16 @@ def estimate_rounds(width: float | None, until: float, done: int) -> str:
     return f", and would be after about {max(about, done + 1)}"
 
 
-def timed_samples(runs: Sequence[Run], results: Path) -> "tuple[dict[str, ThroughputSample], dict[str, str]]":
-    """The timed runs of the plan's groups, by label, and the label of each one's baseline. Without a baseline: all
-    groups."""
+def timed_groups(runs: Sequence[Run], results: Path) -> "tuple[list[RunGroup], list[RatioEstimate]]":
+    """The plan's groups that have timed runs, and the ratio of each over its baseline; without one, of all pairs."""
     from scripts.results.result_set import load_set  # pandas
 
     requested, found = {run.requested_hash for run in runs}, load_set(results)
     groups = [group for group in found.timed_groups if settings_hash(group.identity.requested) in requested]
     labels = {group.label for group in groups}
-    baselines = {of: to for of, to in found.baseline_label_of.items() if {of, to} <= labels}
-    compared = {*baselines, *baselines.values()} or labels
-    return {group.label: group.sample for group in groups if group.label in compared}, baselines
+    pairs = {pair: ratio for pair, ratio in found.ratios.items() if labels.issuperset(pair)}
+    over = [ratio for (of, to), ratio in pairs.items() if found.baseline_label_of.get(of) == to]
+    return groups, over or [*pairs.values()]
 
 
 def format_percent(fraction: float) -> str:

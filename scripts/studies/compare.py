@@ -22,25 +22,9 @@ import numpy
 
 from benchmarks.common.config import IMAGENET_TRAIN_IMAGES
 from benchmarks.common.errors import UserError
-from scripts.results.families import ratios_of_pairs
 from scripts.results.formatting import format_number, format_setting, parse_percent, printable, text_table
-from scripts.results.identity import (
-    DERIVED_FIELDS,
-    MACHINE_FIELDS,
-    RESOLVED_SUFFIX,
-    Identity,
-    differing_fields,
-    same_work,
-)
-from scripts.results.intervals import (
-    FEW_ROUNDS,
-    MIN_ROUNDS,
-    RatioEstimate,
-    log_throughput,
-    no_verdict,
-    ratio_with_verdict,
-    sidak_critical_value,
-)
+from scripts.results.identity import DERIVED_FIELDS, MACHINE_FIELDS, RESOLVED_SUFFIX, Identity, differing_fields
+from scripts.results.intervals import INTERVAL_ROUNDS, RatioEstimate, log_throughput, sidak_critical_value
 from scripts.results.result_set import ResultSet, load_set
 from scripts.results.run_group import RunGroup
 from scripts.results.settings import SOURCE_FIELDS
@@ -71,11 +55,6 @@ class Comparison:
     to: RunGroup
     ratio: RatioEstimate
     sd: float
-
-    @property
-    def num_runs(self) -> int:
-        """Of the one with fewer."""
-        return min(each.timed_throughput.num_runs for each in (self.of, self.to))
 
 
 def main(options: CompareOptions, found: Found) -> int:
@@ -136,11 +115,11 @@ def within_set(results: ResultSet, strategy: str) -> list[Comparison]:
     else:
         fastest = max(results.rankable_groups, key=lambda group: group.timed_throughput.value).label
         pairs = [*results.baseline_label_of.items()] or [(other, fastest) for other in groups if other != fastest]
-    pairs = [(of, to) for of, to in pairs if same_work(groups[of].identity, groups[to].identity)]
-    ratios = ratios_of_pairs({label: group.sample for label, group in groups.items()}, pairs)
+    ratios = {(of, to): results.ratio(groups[of], groups[to]) for of, to in pairs}
     found = [
         Comparison(f"{of} / {to}", groups[of], groups[to], ratio, sd_of_rounds(groups[of], groups[to]))
         for (of, to), ratio in ratios.items()
+        if ratio is not None
     ]
     if not found:
         have = "; ".join(groups)
@@ -150,7 +129,7 @@ def within_set(results: ResultSet, strategy: str) -> list[Comparison]:
 
 def sd_of_rounds(of: RunGroup, to: RunGroup) -> float:
     """Of the log ratio of a round that both ran in; 0 with one."""
-    mine, other = of.sample.by_round(), to.sample.by_round()
+    mine, other = of.log_by_round, to.log_by_round
     logs = [mine[key] - other[key] for key in mine.keys() & other.keys()]
     return float(numpy.std(logs, ddof=1)) if len(logs) > 1 else 0.0
 
@@ -184,14 +163,16 @@ def welch(a: numpy.ndarray, b: numpy.ndarray, num_comparisons: int, day_sd: floa
 
     day_sd: of log throughput, from day to day, in quadrature, once for each set.
     """
-    difference = float(b.mean() - a.mean())
-    if min(len(a), len(b)) < MIN_ROUNDS:
-        return no_verdict(difference, FEW_ROUNDS)
+    difference, num_rounds = float(b.mean() - a.mean()), min(len(a), len(b))
+    if num_rounds < INTERVAL_ROUNDS:
+        return RatioEstimate(math.exp(difference), None, None, num_rounds)
     variances = [float(each.var(ddof=1)) / len(each) for each in (a, b)]
     variance = sum(variances) + 2 * day_sd**2
     spread = sum(each**2 / (len(logs) - 1) for each, logs in zip(variances, (a, b), strict=True))
     df = min(1e9, variance**2 / spread) if spread else 1e9  # the days' part is given, and has no error of its own
-    return ratio_with_verdict(difference, math.sqrt(variance), df, sidak_critical_value(num_comparisons, df))
+    half = sidak_critical_value(num_comparisons, df) * math.sqrt(variance)
+    low, high = (math.exp(difference + each) for each in (-half, half))
+    return RatioEstimate(math.exp(difference), low, high, num_rounds)
 
 
 def say_differences(pairs: Sequence[tuple[Identity, Identity]], labels: Sequence[str], anyway: bool) -> None:
@@ -253,7 +234,7 @@ def as_fields(comparison: Comparison) -> Found:
 
 def gate(comparisons: Sequence[Comparison], missing: Sequence[str], limit: float) -> int:
     """The exit code of --fail-over; what fails or is not decided is a line on stderr."""
-    slower = {each.title: is_slower(each.ratio, each.num_runs, limit) for each in comparisons}
+    slower = {each.title: is_slower(each.ratio, each.ratio.num_rounds, limit) for each in comparisons}
     faults = {
         f"slower by more than {100 * limit:g}% with confidence": [name for name, found in slower.items() if found],
         "not timed in B": missing,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy
 from scipy.special import nctdtrinc
 
-from scripts.results.intervals import MIN_ROUNDS, RatioEstimate, ratio_of_rounds, sidak_critical_value
+from scripts.results.intervals import SENTENCE_ROUNDS, RatioEstimate, ratio_of_rounds, sidak_critical_value
 
 POWER = 0.8
 DIFFERENCES = (0.02, 0.05, 0.10)
@@ -30,7 +30,7 @@ def ratio_of_speeds(a: Sequence[float], b: Sequence[float]) -> RatioEstimate:
 
 def is_slower(ratio: RatioEstimate, num_rounds: int, limit: float) -> bool | None:
     """Whether B is slower by more than `limit`, such as 0.05, by the whole interval of B over A; None: undecided."""
-    if num_rounds < MIN_ROUNDS or ratio.low is None or ratio.high is None:
+    if num_rounds < SENTENCE_ROUNDS or ratio.low is None or ratio.high is None:
         return None
     if ratio.high < 1 - limit:
         return True
@@ -41,7 +41,7 @@ def rounds_needed(difference: float, sd: float, num_comparisons: int = 1) -> int
     """Fewest rounds that find a difference, such as 0.05, with 80 % power; None beyond ROUNDS_LIMIT. sd: of a round's
     log ratio."""
     largest = math.log1p(difference) / sd if sd else math.inf
-    for rounds in range(MIN_ROUNDS, ROUNDS_LIMIT + 1):
+    for rounds in range(SENTENCE_ROUNDS, ROUNDS_LIMIT + 1):
         critical = sidak_critical_value(num_comparisons, rounds - 1)
         if float(nctdtrinc(rounds - 1, 1 - POWER, critical)) / math.sqrt(rounds) <= largest:
             return rounds

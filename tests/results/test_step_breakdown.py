@@ -8,15 +8,14 @@ import pytest
 from test_result_set import MET, add, asked
 
 from benchmarks.common.rows import append_rows
-from scripts.charts.step_chart import step_bars
-from scripts.report.report_tables import table_rows
 from scripts.results.result_set import load_set
 from scripts.results.step_breakdown import (
     PHASES,
-    describe_exposed,
     exposed_communication,
     mean_over_steps,
     pipeline_bubbles,
+    shares_text,
+    step_shares,
 )
 
 PIPELINE = MET | {"num_stages": 2, "num_microbatches": 4, "num_shards": 1}
@@ -30,13 +29,6 @@ def test_the_interval_covers(between):
         found = mean_over_steps([54 + between * rng.normal() + rng.normal(size=8) for _ in range(3)])
         held += found.low <= 54 <= found.high
     assert held >= 920  # 935 and more were measured of 1500; two standard errors are 15
-
-
-def test_one_run_has_no_interval_and_equal_steps_none():
-    assert (
-        mean_over_steps([numpy.array([1.0, 3.0])]).low is None and mean_over_steps([numpy.array([1.0, 3.0])]).value == 2
-    )
-    assert mean_over_steps([numpy.ones(3), numpy.ones(3)]).low is None and mean_over_steps([]) is None
 
 
 def accounted(folder, met, of_rank) -> None:
@@ -71,29 +63,24 @@ def test_a_pipeline_shows_how_long_each_rank_waited(tmp_path):
     assert [bubble.rank for bubble in found] == [0, 1]
     assert [bubble.waited.value for bubble in found] == pytest.approx([0.2, 0.5], abs=0.01)
     assert [bubble.ideal for bubble in found] == [0.2, 0.2]  # (2 - 1) / (4 + 2 - 1)
-    bars = step_bars([results])
-    assert [bar.label.split(", ")[-1] for bar in bars] == ["rank 0", "rank 1"]
-    assert "waits 50" in bars[1].text and "ideal 20 %" in bars[1].text
     assert exposed_communication(group, results.table("steps")) is None
+    assert shares_text(step_shares(group, results.table("steps"))) == "compute 64 %, waiting 36 %"  # over both ranks
 
 
-def test_a_wait_without_stages_is_no_pipelines_bubble(tmp_path):
-    """Protects strategies whose communication cannot be left out, and which have no stages: one bar, no ideal of 0
-    %."""
-    accounted(tmp_path, PIPELINE | {"num_stages": 1}, [{"forward": 30, "wait": 20}, {"forward": 20, "wait": 60}])
-    results = load_set(tmp_path)
-    (bar,) = step_bars([results])
-    assert pipeline_bubbles(bar.group, results.table("steps")) == [] and "ideal" not in bar.text
-    assert bar.text.startswith("50±") and bar.means.wait_ms == pytest.approx(20, rel=0.01)
-
-
-def test_the_report_and_the_chart_have_the_same_figure(tmp_path):
+def test_exposed_communication_has_an_interval_over_runs(tmp_path):
     accounted(tmp_path, MET, [{"forward": 30, "backward": 50, "exposed_comm": 30}])
     results = load_set(tmp_path)
     (group,) = results.groups
-    text = exposed_communication(group, results.table("steps")).text()
-    assert "the lowest rank, n = 12 accounted steps of 3 runs; " in describe_exposed([group], results.table("steps"))
-    assert describe_exposed([], results.table("steps")) == ""
-    assert "±" in text and text.startswith("30")
-    assert table_rows(results)[0]["exposed comm. ms"] == text
-    assert f"exposed {text} " in step_bars([results])[0].text
+    found = exposed_communication(group, results.table("steps"))
+    assert (found.num_steps, found.num_runs) == (12, 3) and found.text().startswith("30 [")
+    assert shares_text(step_shares(group, results.table("steps"))) == "compute 73 %, exposed communication 27 %"
+    assert mean_over_steps([]) is None and mean_over_steps([numpy.array([1.0, 3.0])]).text() == "2"
+
+
+def test_communication_that_cannot_be_told_apart_is_named_with_compute(tmp_path):
+    """Protects fsdp, whose ranks wait within their passes, from "compute 100 %"."""
+    accounted(tmp_path, MET, [{"forward": 30, "backward": 50, "data": 20}])
+    results = load_set(tmp_path)
+    (group,) = results.groups
+    group.rows["world_size"] = 2
+    assert shares_text(step_shares(group, results.table("steps"))) == "compute with communication 80 %, loader 20 %"

@@ -15,7 +15,7 @@ from support import OURS, bench_words, environment, run_strategy, start_bench
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import append_rows, read_table
-from scripts.results.recorded_settings import identities_by_hash
+from scripts.results.identity import identities_by_hash
 from scripts.results.settings import add_settings, requested_settings
 from scripts.runner import loop
 

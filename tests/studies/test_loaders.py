@@ -52,7 +52,7 @@ def test_a_sample_is_packed_and_the_users_packs_stay(tiny_data, tmp_path, monkey
     [(0.6, 0.8, "is the limit"), (0.97, 1.02, "is not the limit"), (0.9, 0.99, "not decided"), (None, None, "not dec")],
 )
 def test_the_limit_is_said_by_the_whole_interval(low, high, words):
-    assert words in limit_sentence("ddp", RatioEstimate(0.95, low, high, "", None))
+    assert words in limit_sentence("ddp", RatioEstimate(0.95, low, high, 5))
 
 
 def test_a_set_says_the_limit_and_the_cores_that_a_loader_needs(tmp_path):

@@ -158,7 +158,7 @@ def test_points_have_the_sets_numbers_and_no_sweep_replaces_another(tmp_path, ca
     ]  # fmt: skip
     assert "140" in capsys.readouterr().out
     charts = {path.stem for path in (tmp_path / "charts").iterdir()}
-    assert charts == {"sweep_ddp_bucket_cap_mb", "sweep_zero1_bucket_cap_mb"} == {*chart.draw_all(results)}
+    assert charts == {"sweep_ddp_bucket_cap_mb", "sweep_zero1_bucket_cap_mb"} == {*SECTION.figures(results)}
     assert [table.title for table in SECTION.tables(results)] == [
         "Sweep of ddp: bucket_cap_mb", "Sweep of zero1: bucket_cap_mb"
     ]  # fmt: skip

@@ -8,7 +8,7 @@ import numpy
 import pandas
 from matplotlib.figure import Figure
 
-from scripts.charts.figures import LINE_COLORS, LINES, MARKERS, footnote, make_figure
+from scripts.charts.figures import LINE_COLORS, LINES, MARKERS, add_note, make_figure
 from scripts.results.formatting import format_with_interval, text_table
 from scripts.results.intervals import geometric_mean
 
@@ -78,7 +78,7 @@ def table(rows: Sequence[BandwidthRow]) -> str:
 
 def allreduce_chart(rows: Sequence[BandwidthRow], about: str) -> Figure:
     """Bus bandwidth and time of every path over the bytes of an all-reduce."""
-    figure, panels, _ = make_figure("All-reduce, as DDP sends gradients", [], [2.4, 2.1], 0, about=about)
+    figure, panels = make_figure("All-reduce, as DDP sends gradients", about, [2.4, 2.1])
     bandwidth, time = panels
     for number, path in enumerate(dict.fromkeys(row.path for row in rows)):
         of_path = [row for row in rows if row.path == path]
@@ -102,5 +102,5 @@ def allreduce_chart(rows: Sequence[BandwidthRow], about: str) -> Figure:
         axes.minorticks_off()
         axes.set_xlabel("bytes of an all-reduce")
         axes.grid(alpha=0.3)
-    footnote(figure, [f"means of {rows[0].num_rounds} rounds, with 95 % intervals; GB: 10^9 bytes."])
+    add_note(figure, f"means of {rows[0].num_rounds} rounds, with 95 % intervals; GB: 10^9 bytes.")
     return figure

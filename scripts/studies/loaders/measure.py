@@ -27,10 +27,10 @@ from benchmarks.common import machine
 from benchmarks.common.config import PREFETCHED_PER_WORKER, Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_text_atomically
-from scripts.charts.bars import Bar, draw_bars, make_bar_figure
+from scripts.charts.bars import Bar, bar_chart
 from scripts.charts.figures import save_chart
 from scripts.data.check import check_image_folder
-from scripts.results.formatting import format_interval, format_number, plural, text_table
+from scripts.results.formatting import plural, text_table
 from scripts.results.intervals import log_throughput, ratio_of_rounds, run_interval
 from scripts.results.result_set import load_set
 from scripts.runner import preflight
@@ -154,16 +154,19 @@ def rates_table(rates: pandas.DataFrame) -> str:
 
 
 def loaders_chart(rates: pandas.DataFrame, config: Config) -> Figure:
-    bars = []
-    for row in rates.to_dict("records"):
-        low, high, speed = known(row["low"]), known(row["high"]), row["images_per_s"]
-        cells = (str(row["n"]), format_number(speed), format_interval(low, high, format_number))
-        bars.append(Bar(f"{row['loader']}, {plural(row['cores'], 'core')}", speed, low, high, [], cells, True, 0))
+    bars = [
+        Bar(
+            f"{row['loader']}, {plural(row['cores'], 'core')}",
+            row["images_per_s"],
+            known(row["low"]),
+            known(row["high"]),
+            style="{:,.0f}",
+            is_reference=row["loader"] == PLAIN,
+        )
+        for row in rates.to_dict("records")
+    ]
     about = f"{config.image_size} px, {machine.processor_name()}, {plural(machine.num_cores(), 'core')}"
-    figure, (axes,), _ = make_bar_figure("Loaders, without training", [], len(bars), about=about)
-    draw_bars(axes, bars, 1, "images/s")
-    axes.set_xlabel("images/s")
-    return figure
+    return bar_chart("Loaders, without training", about, bars, "images/s", "images/s [95 %]")
 
 
 # --- training with and without loading ------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.common.config import FIELDS
-from scripts.charts.bars import Bar, draw_bars, make_bar_figure
-from scripts.charts.figures import COLORS, LINE_COLORS, MARKERS, RUN_STYLE, footnote, make_figure, save_chart
-from scripts.results.formatting import format_interval, format_number, format_setting, plural_of_several
+from scripts.charts.bars import Bar, bar_chart
+from scripts.charts.figures import COLORS, LINE_COLORS, MARKERS, RUN_STYLE, add_note, make_figure, save_chart
+from scripts.results.formatting import format_number, format_setting, plural_of_several
 from scripts.results.intervals import strategy_throughput
 from scripts.results.result_set import ResultSet, load_set
 from scripts.results.set_text import describe_failures, describe_rows
@@ -64,31 +64,17 @@ def bars_of_points(result: SweepResult) -> Figure:
     over = to.speed if to else 1.0
     bars = []
     for point in result.timed:
-        speed, ratio, runs = point.group.timed_throughput, point.ratio, [each / over for each in runs_of(point)]
-        value, low, high = (speed.value, speed.low, speed.high) if to is None else (1.0, None, None)
-        if to and ratio:
-            value, low, high = ratio.value, ratio.low, ratio.high
-        style = ("{:.2f}" if to else "{:,.0f}").format
-        bars.append(
-            Bar(
-                point.label,
-                value,
-                low,
-                high,
-                runs,
-                (str(len(runs)), style(value), format_interval(low, high, style)),
-                True,
-                0,
-            )
-        )
+        speed, runs = point.group.timed_throughput, [each / over for each in runs_of(point)]
+        if to is None:
+            bars.append(Bar(point.label, speed.value, speed.low, speed.high, runs, "{:,.0f}"))
+        elif point.ratio:
+            bars.append(Bar(point.label, point.ratio.value, point.ratio.low, point.ratio.high, runs))
+        else:
+            bars.append(Bar(point.label, 1.0, points=runs))
+    label = f"throughput over that of: {result.sweep.to}" if to else "images/s"
+    lines = {result.sweep.to: 1.0} if to else {}
     about = describe_rows(result.timed[-1].group.ok_runs)
-    figure, (axes,), _ = make_bar_figure(title_of(result), [], len(bars), about=about)
-    draw_bars(axes, bars, 1, "ratio" if to else "images/s")
-    if to:
-        axes.axvline(1, color="black", linestyle="--", linewidth=0.9)
-    axes.set_xlabel(f"throughput over that of: {result.sweep.to}" if to else "images/s")
-    footnote(figure, ["black lines: 95 % intervals; circles: runs."])
-    return figure
+    return bar_chart(title_of(result), about, bars, label, "ratio [95 %]" if to else "images/s [95 %]", lines)
 
 
 def chart_over_numbers(result: SweepResult, numbers: list[float]) -> Figure:
@@ -96,8 +82,7 @@ def chart_over_numbers(result: SweepResult, numbers: list[float]) -> Figure:
     timed = result.timed
     has_bubbles = any(point.bubbles for point in timed)
     heights = [3.0, *([1.6] if has_bubbles else [])]
-    about = describe_rows(timed[-1].group.ok_runs)
-    figure, panels, _ = make_figure(title_of(result), [], heights, 0, about=about)
+    figure, panels = make_figure(title_of(result), describe_rows(timed[-1].group.ok_runs), heights)
     draw_speeds(panels[0], result, numbers)
     if has_bubbles:
         draw_bubbles(panels[1], timed, numbers)
@@ -109,7 +94,7 @@ def chart_over_numbers(result: SweepResult, numbers: list[float]) -> Figure:
             notes.append("dotted: a sum, one rank's step plus the all-reduce's time")
     if any(point.oversubscribed for point in timed):
         notes.append("white: more ranks than cores")
-    footnote(figure, ["; ".join(notes) + "."])
+    add_note(figure, "; ".join(notes) + ".")
     return figure
 
 

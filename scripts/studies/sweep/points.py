@@ -11,9 +11,8 @@ from typing import Any
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_json, write_text_atomically
 from benchmarks.common.rows import lock_tables, table_text
-from scripts.results.families import ratios_to_baseline
 from scripts.results.formatting import format_number, format_with_interval, text_table
-from scripts.results.intervals import RatioEstimate
+from scripts.results.intervals import RatioEstimate, ratios_to_baseline
 from scripts.results.result_set import ResultSet
 from scripts.results.run_group import RunGroup
 from scripts.results.step_breakdown import PipelineBubble, pipeline_bubbles
@@ -165,8 +164,8 @@ def find_result(results: ResultSet, sweep: Sweep) -> SweepResult:
             untimed[label] = next(iter(reasons), "not run yet").removeprefix("skipped: ")
     ratios: dict[str, RatioEstimate] = {}
     if sweep.to in timed:  # two points may come to the same runs, such as `auto` and what it became
-        logs = {label: group.sample for label, group in timed.items() if group is not timed[sweep.to]}
-        ratios = ratios_to_baseline(sweep.to, {sweep.to: timed[sweep.to].sample} | logs)
+        logs = {label: group.log_by_round for label, group in timed.items() if group is not timed[sweep.to]}
+        ratios = ratios_to_baseline(sweep.to, {sweep.to: timed[sweep.to].log_by_round} | logs)
     steps = results.table("steps")
     points = [
         TimedPoint(label, group, ratios.get(label), pipeline_bubbles(group, steps)) for label, group in timed.items()

@@ -1,11 +1,9 @@
 """The sweeps in the report: a chart and a table of each."""
 
-from matplotlib.figure import Figure
-
-from scripts.report.study_sections import ReportTable, StudySection, StudySets
+from scripts.report.study_sections import ReportTable, StudySection
 from scripts.results.result_set import ResultSet
 from scripts.studies.sweep.chart import draw_all
-from scripts.studies.sweep.points import FOLDERS, load_sweeps, results_of_sweeps, table_lines
+from scripts.studies.sweep.points import FOLDERS, results_of_sweeps, table_lines
 
 
 def tables(results: ResultSet) -> list[ReportTable]:
@@ -17,12 +15,4 @@ def tables(results: ResultSet) -> list[ReportTable]:
     return found
 
 
-def figures(sets: StudySets) -> dict[str, Figure]:
-    return {name: figure for results in sets.all_of(*FOLDERS) for name, figure in draw_all(results).items()}
-
-
-def families(sets: StudySets) -> int:
-    return sum(len(load_sweeps(results.path)) for results in sets.all_of(*FOLDERS))
-
-
-SECTION = StudySection(order=20, nested_folders=FOLDERS, figures=figures, tables=tables, families=families)
+SECTION = StudySection(order=20, folders=FOLDERS, figures=draw_all, tables=tables)

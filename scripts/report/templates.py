@@ -1,0 +1,42 @@
+"""Templates of pages: each text of a set that stands in one is escaped, since a set may come from somebody else."""
+
+import re
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from scripts.results.formatting import printable
+
+FOLDER = Path(__file__).parent / "pages"
+TEX = {letter: rf"\{letter}" for letter in "#$%&_{}"} | {letter: f"{{{letter}}}" for letter in "[]*-\"'`<>|"}
+TEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+
+
+def render(name: str, **values: object) -> str:
+    """The page report.html or report.md, of its template in pages/. Every value is escaped, unless it is Markup."""
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=escape_markdown if name.endswith(".md") else None,
+    )
+    pages.filters["code"] = lambda text: Markup(printable(text))
+    return pages.get_template(f"{name}.j2").render(values)
+
+
+def escape_markdown(value: object) -> Markup:
+    """Text that means itself in Markdown, in a table too, and is still readable as it is."""
+    if isinstance(value, Markup):
+        return value
+    text = printable(str(value)).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"[`*|~]|^#|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", text)
+    text = re.sub(r"\](?=[(\[])", r"\\]", text)  # [text](address) would be a link
+    return Markup(re.sub(r"^\[(?=[^\]]*\]:)", r"\\[", text.strip()))  # [text]: address would define one
+
+
+def escape_tex(text: str) -> str:
+    """Text that means itself in LaTeX. Letters that a plain LaTeX has not are ?."""
+    return "".join(TEX.get(each, each if each.isascii() or "À" <= each <= "ÿ" else "?") for each in printable(text))

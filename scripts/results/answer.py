@@ -1,0 +1,242 @@
+"""What a set answers: a table, and which strategy is fastest, by how much and how surely, in at most four lines.
+
+The terminal and the report have it from here. Needs no torch.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import pandas
+
+from scripts.results.accuracy import top1_accuracy
+from scripts.results.formatting import device_count, format_number, plural, plural_of_several, printable, text_table
+from scripts.results.identity import compute_precision, same_request
+from scripts.results.intervals import SENTENCE_ROUNDS, RatioEstimate
+from scripts.results.result_set import ResultSet
+from scripts.results.run_group import RunGroup
+from scripts.results.set_text import describe_failures, describe_sets
+from scripts.results.set_warnings import find_warnings
+from scripts.results.step_breakdown import shares_text, step_shares
+from scripts.shared.strategy_list import BASELINE
+
+EXPECTED = "ddp"
+"""The strategy that a reader expects to be the fastest."""
+TABLE_COLUMNS = ("strategy", "devices", "images/s", "x single", "memory MB", "J/image")
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What is said of a set: of each family (run_group.FAMILIES) one group stands for all."""
+
+    results: ResultSet
+    ranked: list[RunGroup]
+    """What may be called faster or slower than each other."""
+    best: RunGroup
+    """The one with the highest mean."""
+
+    def over_best(self, group: RunGroup) -> RatioEstimate:
+        """The ratio of another ranked group to the best one."""
+        ratio = self.results.ratio(group, self.best)
+        assert ratio is not None  # find_answer has left out what may not be compared
+        return ratio
+
+    @property
+    def others(self) -> list[RunGroup]:
+        return [group for group in self.ranked if group is not self.best]
+
+    @property
+    def slower(self) -> list[RunGroup]:
+        """The ranked groups that are slower than the best one, from five rounds on."""
+        return [group for group in self.others if self.over_best(group).verdict == "slower"]
+
+    @property
+    def ties(self) -> list[RunGroup]:
+        """The ranked groups that no difference separates from the best one."""
+        return [group for group in self.others if self.over_best(group).verdict == "no difference seen"]
+
+    @property
+    def is_fastest(self) -> bool:
+        """Whether every other one is slower."""
+        return bool(self.others) and len(self.slower) == len(self.others)
+
+    @property
+    def fastest_sentence(self) -> str:
+        """ddp is the fastest of 12 in fp32: 212 [205, 219] images/s."""
+        name, speed = self.name(self.best), f"{self.best.timed_throughput.text()} images/s"
+        if not self.others:
+            return f"Only {name} has a time that can be ranked: {speed}."
+        leads = "is the fastest" if self.is_fastest else "has the highest mean"
+        precision = compute_precision(self.best.identity)
+        return f"{name} {leads} of {len(self.ranked)}{f' in {precision}' if precision else ''}: {speed}."
+
+    @property
+    def ties_sentence(self) -> str:
+        """No difference separates it from zero1 and fsdp; all others are slower."""
+        unsaid = [group for group in self.others if self.over_best(group).verdict == "too few rounds"]
+        if unsaid and unsaid == self.others:
+            return f"Which is faster is said from {SENTENCE_ROUNDS} rounds on (--repeats {SENTENCE_ROUNDS})."
+        slower = self.names(self.slower) if unsaid else "All others" if self.slower else ""
+        parts = [
+            f"No difference separates it from {self.names(self.ties)}" if self.ties else "",
+            f"{slower} {'is' if unsaid and len(self.slower) == 1 else 'are'} slower" if slower else "",
+            f"Too few rounds for {self.names(unsaid)}" if unsaid else "",
+        ]
+        return "".join(f"{part}. " for part in parts if part).strip()
+
+    @property
+    def baseline_sentence(self) -> str:
+        """It is 3.41 [3.36, 3.46] x single and 0.98 [0.90, 1.07] x single, all cores. In bf16: ..."""
+        bases = [base for base in self.results.plain_baselines if base is not self.best]
+        over = [(base, self.results.ratio(self.best, base)) for base in bases]
+        times = [f"{ratio.text()} x {base.label}" for base, ratio in over if ratio]
+        sentences = [f"{'One process' if self.best.strategy == BASELINE else 'It'} is {join(times)}."] if times else []
+        ranked = {group.label for group in self.results.rankable_groups}
+        apart = [
+            f"{group.label} is {ratio.text()} x {self.results.baseline_label_of[group.label]}"
+            for group in self.results.timed_groups_without_aa
+            if group.label not in ranked and (ratio := self.results.speedups.get(group.label))
+        ]
+        return " ".join([*sentences, *([f"In another precision: {'; '.join(apart)}."] if apart else [])])
+
+    @property
+    def verdicts_sentence(self) -> str:
+        """Faster than single: ddp (3.41 [3.36, 3.46]) and fsdp (3.10 [3.02, 3.19]). Slower than single: ..."""
+        over = [(each, ratio) for each in self.ranked if (ratio := self.results.speedups.get(each.label))]
+        base = join([*dict.fromkeys(self.results.baseline_label_of[each.label] for each, _ in over)])
+        heads = {"faster": "Faster than", "slower": "Slower than", "no difference seen": "No difference seen from"}
+        found = {
+            head: join([f"{self.name(each)} ({ratio.text()})" for each, ratio in over if ratio.verdict == verdict])
+            for verdict, head in heads.items()
+        }
+        return "".join(f"{head} {base}: {names}. " for head, names in found.items() if names).strip()
+
+    @property
+    def trust_sentence(self) -> str:
+        """5 rounds; [low, high] holds with 95 % for all 66 ratios at once; warnings: drift, busy neighbour."""
+        rounds = plural_of_several([len({*group.round_numbers}) for group in self.ranked], "round")
+        kinds = ", ".join(warning.kind for warning in find_warnings(self.results))
+        family = f"[low, high] holds with 95 % for all {plural(len(self.results.ratios), 'ratio')} at once"
+        return f"{rounds}; {family}; {f'warnings: {kinds}' if kinds else 'no warning'}."
+
+    @property
+    def step_sentence(self) -> str:
+        """Where ddp's step goes: compute 82 %, exposed communication 11 %; fsdp's: ... '' where it was not measured."""
+        expected = [group for group in self.ranked if group.family == EXPECTED and group is not self.best]
+        steps = self.results.table("steps")
+        texts = {each.label: shares_text(step_shares(each, steps)) for each in [self.best, *expected[:1]]}
+        (first, text), *rest = texts.items()
+        others = [f"{label}'s: {text}" for label, text in rest if text]
+        return "; ".join([f"Where {first}'s step goes: {text}", *others]) + "." if text else ""
+
+    @property
+    def terminal_lines(self) -> list[str]:
+        """At most four."""
+        lines = (self.fastest_sentence, self.ties_sentence, self.baseline_sentence, self.step_sentence)
+        return [line for line in lines if line]
+
+    @property
+    def report_sentences(self) -> list[str]:
+        """Three: the fastest, who is faster or slower than its baseline, and whether it can be trusted."""
+        first = f"{self.fastest_sentence} {self.ties_sentence}".strip()
+        second = " ".join(filter(None, [self.baseline_sentence, self.verdicts_sentence]))
+        return [line for line in (first, second, self.trust_sentence) if line]
+
+    def name(self, group: RunGroup) -> str:
+        """ddp (also ddp_spawn, slurm)"""
+        same = [each.label for each in self.results.rankable_groups if is_same_training(each, group)]
+        return f"{group.label} (also {', '.join(same)})" if same else group.label
+
+    def names(self, groups: Iterable[RunGroup]) -> str:
+        return join([self.name(group) for group in groups])
+
+
+def find_answer(results: ResultSet) -> Answer | None:
+    """None where no run has a throughput."""
+    ranked: list[RunGroup] = []
+    for group in results.rankable_groups:
+        if not any(is_same_training(group, other) for other in ranked):
+            ranked.append(group)
+    if not ranked:
+        return None
+    best = max(ranked, key=lambda group: group.timed_throughput.value)
+    return Answer(results, [group for group in ranked if group is best or results.ratio(group, best)], best)
+
+
+def is_same_training(one: RunGroup, other: RunGroup) -> bool:
+    """Whether two strategies are one training, started differently, with the same settings."""
+    alike = one.family == other.family and one.strategy != other.strategy
+    return alike and same_request(one.identity, other.identity, ())
+
+
+def title_finding(results: ResultSet) -> str:
+    """For a chart's title: ddp 3.4 x single; dataparallel 1.0 x. '' without a ratio."""
+    answer = find_answer(results)
+    if not answer:
+        return ""
+    known = {"dataparallel", EXPECTED}
+    shown = [each for each in [answer.best, *answer.ranked] if each is answer.best or each.strategy in known]
+    over = {each.label: results.speedups.get(each.label) for each in shown}
+    found = [f"{label} {ratio.value:.2g} x" for label, ratio in over.items() if ratio]
+    return "; ".join([f"{found[0]} {BASELINE}", *found[1:]]) if found else ""
+
+
+def table_groups(results: ResultSet) -> list[RunGroup]:
+    """The groups as tables have them: the fastest first, then one process, A/A copies, and those without a time."""
+
+    def place(group: RunGroup) -> tuple[bool, bool, bool, float]:
+        speed = group.throughput.value if group.throughput else 0.0
+        return not speed, group.is_aa_copy, group.strategy == BASELINE, -speed
+
+    return sorted(results.groups, key=place)
+
+
+def strategy_cells(results: ResultSet, group: RunGroup) -> dict[str, str]:
+    """A cell for each of TABLE_COLUMNS, and of n, status and top-1 %; empty where it is unknown."""
+    ok, over, accuracy = group.ok_runs, results.speedups.get(group.label), top1_accuracy(group)
+    status = ", ".join(f"{count} {name or 'no status'}" for name, count in group.status_counts.items())
+    devices = ok.world_size.max() if len(ok) else 0
+    return {
+        "strategy": group.label,
+        "devices": device_count(devices, ok.device.iloc[0]) if devices > 0 else "",
+        "images/s": group.throughput.text() if group.throughput else "",
+        "x single": f"{over.text()}{over_which_baseline(results, group)}" if over else "",
+        "memory MB": _mean(ok.peak_memory_mb),
+        "J/image": _mean(ok.energy_j_per_image),
+        "n": str(group.throughput.num_runs) if group.throughput else "",
+        "status": status + ("" if group.is_parallel else "; not parallel"),
+        "top-1 %": accuracy.text if accuracy else "",
+    }
+
+
+def over_which_baseline(results: ResultSet, group: RunGroup) -> str:
+    """', over single, bf16' where that is not the plain BASELINE."""
+    label = results.baseline_label_of.get(group.label, BASELINE)
+    return "" if label == BASELINE else f", over {label}"
+
+
+def terminal_text(results: ResultSet) -> str:
+    """All that the terminal shows of a set: its table, the answer, failures and warnings."""
+    timed, answer = results.timed_groups, find_answer(results)
+    runs = f"; {plural_of_several([len(group.windows_of_runs) for group in timed], 'run')} a strategy" if timed else ""
+    parts = [f"{results.name}: {describe_sets([results])}{runs}" if timed else results.name]
+    if timed:
+        parts.append(_table([strategy_cells(results, group) for group in table_groups(results)]))
+    parts += ["\n".join(answer.terminal_lines if answer else ["No run has a throughput."])]
+    warnings = [f"warning: {warning.line}" for warning in find_warnings(results)]
+    parts += ["\n".join([*describe_failures(results), *warnings])]
+    return "\n\n".join("\n".join(map(printable, part.splitlines())) for part in parts if part)
+
+
+def join(names: Sequence[str]) -> str:
+    """a, b and c"""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _table(rows: Sequence[dict[str, str]]) -> str:
+    columns = [name for name in TABLE_COLUMNS if any(row[name] for row in rows)]
+    return text_table([columns, *([row[name] for name in columns] for row in rows)], left_aligned={0, 1, 2, 3})
+
+
+def _mean(column: pandas.Series) -> str:
+    values = column.dropna()
+    return format_number(float(values.mean())) if len(values) else ""

@@ -1,0 +1,102 @@
+"""What ./bench why names first, of causes that are planted in the tables of a set.
+
+.venv/bin/python -m pytest tests/results/test_why.py
+"""
+
+import json
+
+import pandas
+import pytest
+from result_sets import add_runs
+
+from scripts.results import why
+from scripts.results.options import WhyOptions
+from scripts.results.result_set import load_set
+
+MS = {"data": 2, "copy": 1, "forward": 30, "backward": 60, "exposed_comm": 3, "wait": 0, "optimizer": 4, "other": 0}
+GPU = {"device": "cuda", "device_name": "NVIDIA H200", "precision": "fp32"}
+
+
+def row_of(folder, strategy="ddp", ms=None, environment=None, met=None, **columns):
+    """The row of a strategy with these milliseconds of a step. met: resolved settings of its runs."""
+    add_runs(folder, strategy, 100, **columns)
+    (folder / "environment.json").write_text(json.dumps(environment or {"num_cores": 2}))
+    results = load_set(folder)
+    steps = results.table("steps")
+    for phase, value in (MS | (ms or {})).items():
+        steps.loc[steps.data_ms.notna(), f"{phase}_ms"] = float("nan") if value is None else value
+    (group,) = results.timed_groups
+    group.identity.resolved.update(met or {})
+    vars(group.identity).pop("fields", None)  # cached
+    (row,) = why.why_rows(results)
+    return row
+
+
+PLANTED = {
+    "nothing": ({"memory_format": "contiguous"}, "compute", "./bench run ddp -- --memory-format channels_last"),
+    "a slow loader": ({"ms": {"data": 200}}, "the loader", "./bench data pack && ./bench run ddp -- --loader packed"),
+    "a throttled link": ({"ms": {"exposed_comm": 150}}, "communication", "./bench run ddp ddp_compressed"),
+    "a busy neighbour": (
+        {"ms": {"exposed_comm": 40}, "other_cpu_pct": 33},
+        "a busy neighbour",
+        "close it (top names it)",
+    ),
+    "two micro-batches": (
+        {
+            "strategy": "pipeline_parallel",
+            "ms": {"wait": 40, "exposed_comm": None},
+            "met": {"num_stages": 2, "num_microbatches": 2},
+        },
+        "the pipeline's bubble",
+        "./bench run pipeline_parallel -- --microbatches 4",
+    ),
+    "stages that take turns": (
+        {"strategy": "model_parallel", "met": {"num_stages": 2, "num_microbatches": 1}, **GPU},
+        "the pipeline's bubble",
+        "./bench run model_parallel -- --split-size 8",
+    ),
+    "communication within the passes": (
+        {"strategy": "fsdp", "ms": {"exposed_comm": None}},
+        "compute with communication",
+        "./bench study profile --strategy fsdp",
+    ),
+    "fp32 on GPUs": (GPU, "compute", "./bench run ddp ddp_amp"),
+    "others on the GPUs": (GPU | {"other_gpu_processes": 1}, "a busy neighbour", "close it (nvidia-smi names it)"),
+}
+
+
+@pytest.mark.parametrize("cause", PLANTED)
+def test_a_planted_cause_is_named(tmp_path, cause):
+    planted, limit, command = PLANTED[cause]
+    row = row_of(tmp_path, **planted)
+    assert row.limit == limit and row.command.startswith(command) and f"-> {limit} limits it" in row.text
+
+
+def test_parts_come_largest_first_with_their_shares(tmp_path):
+    row = row_of(tmp_path, ms={"exposed_comm": 30, "data": 6})
+    assert row.text.startswith("ddp: compute 72 %, exposed communication 23 %, loader 5 % -> communication limits it: ")
+
+
+def test_the_bubble_stands_beside_theory(tmp_path):
+    met = {"num_stages": 2, "num_microbatches": 2}
+    row = row_of(tmp_path, "pipeline_parallel", {"wait": 30, "exposed_comm": None}, met=met)
+    assert row.detail == "up to 25 % of a rank's time, 33 % in theory, of 2 stages and 2 micro-batches"
+
+
+def test_a_neighbour_on_cores_that_a_run_leaves_idle_costs_nothing(tmp_path):
+    """One thread on two cores, beside one other program."""
+    assert row_of(tmp_path, "single", world_size=1, other_cpu_pct=50).limit == "compute"
+
+
+def test_mfu_stands_beside_compute(tmp_path):
+    peak = {"device_name": "Test CPU", "threads": 1, "tflops": {"fp32": 0.2}}
+    assert row_of(tmp_path, environment={"num_cores": 2, "measured_peak": peak}).detail == "MFU 25 %"
+
+
+def test_without_accounted_steps_it_says_how_to_get_them(tmp_path, capsys):
+    add_runs(tmp_path, "ddp", 100)
+    steps = pandas.read_csv(tmp_path / "steps.csv")
+    steps[steps.data_ms.isna()].to_csv(tmp_path / "steps.csv", index=False)
+    assert why.main(WhyOptions(tmp_path)) == 0
+    said = "ddp: no step was accounted -> not measured: ./bench run ddp -- --account-steps 10\n"
+    assert capsys.readouterr().out == said
