@@ -2,7 +2,7 @@
 
 A step of each stage runs on fake tensors, which have sizes and no data, and every storage is counted from its birth to
 its end: parameters, gradients, momentum, what the backward pass needs, and the peak. It takes seconds, whatever the
-batch. Within 3 % of torch's own allocations on a CPU (tests/runner/test_memory_forecast.py).
+batch. Within 3 % of torch's own allocations on a CPU (tests/memory/test_memory_forecast.py).
 """
 
 import contextlib

@@ -1,12 +1,8 @@
-"""The memory forecast beside what torch allocates in real steps, and what it refuses.
-
-.venv/bin/python -m pytest tests/runner/test_memory_forecast.py -s     # prints both
-"""
+"""The memory forecast beside what torch allocates in real steps, and what it refuses."""
 
 import dataclasses
 import functools
 import gc
-import math
 import subprocess
 import sys
 
@@ -30,7 +26,6 @@ from scripts.memory import memory_check
 from scripts.memory.memory_check import (
     RESERVED_BYTES,
     MemoryCase,
-    batch_of_device,
     best_cut,
     largest_batch,
     layout_function,
@@ -39,7 +34,6 @@ from scripts.memory.memory_check import (
     why_runs_do_not_fit,
 )
 from scripts.memory.memory_forecast import forecast, peak_bytes
-from scripts.memory.options import MemoryOptions
 from scripts.runner import plan
 from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.request import Request
@@ -113,32 +107,21 @@ def without_scratch(changes: list) -> list:
 
 @pytest.mark.parametrize(
     "arch, image_size, batch",
-    [
-        ("resnet18", 64, 32),
-        pytest.param("resnet18", 96, 16, marks=pytest.mark.medium),
-        *(pytest.param("resnet50", *rest, marks=pytest.mark.slow) for rest in ((64, 16), (96, 8))),
-        *(pytest.param(arch, 96, 32, marks=pytest.mark.slow) for arch in ("convnext_tiny", "vit_b_16")),
-    ],
+    [("resnet18", 64, 32), ("resnet50", 64, 16), ("convnext_tiny", 64, 8), ("vit_b_16", 32, 8)],
 )
+@pytest.mark.medium
 def test_the_forecast_is_what_a_real_step_allocates(arch, image_size, batch):
     """Protects every refusal: 5 % is less than what separates batches that people choose."""
     config = Config(arch=arch, image_size=image_size, global_batch=batch)
     (need,), real = forecast(config, Layout()), real_peak(config)
-    print(f"{arch} {image_size} px x {batch}: forecast {need.peak / 1e6:.1f} MB, allocated {real / 1e6:.1f} MB")
     assert need.peak == pytest.approx(real, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    "arch, image_size, batch, num_ranks",
-    [
-        ("resnet18", 64, 32, 4),
-        *(pytest.param(*rest, marks=pytest.mark.slow) for rest in (("resnet18", 64, 4, 8), ("resnet50", 64, 16, 2))),
-        *(pytest.param(*rest, marks=pytest.mark.slow) for rest in (("resnet50", 64, 16, 8), ("vit_b_16", 32, 8, 4))),
-    ],
-)
+@pytest.mark.medium
+@pytest.mark.parametrize("arch, image_size, batch, num_ranks", [("resnet18", 64, 32, 4), ("resnet50", 64, 16, 2)])
 def test_the_forecast_of_fsdp_is_what_a_rank_allocates(arch, image_size, batch, num_ranks):
     """Protects models that fit because they are sharded, and refusals of those that do not. The group sends nothing,
-    and allocates what a real one does. Mutants: whole weights on each device; no block gathered."""
+    and allocates what a real one does."""
     config = Config(arch=arch, image_size=image_size, global_batch=batch)  # the images of one rank
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=num_ranks)
     try:
@@ -146,7 +129,6 @@ def test_the_forecast_of_fsdp_is_what_a_rank_allocates(arch, image_size, batch, 
     finally:
         dist.destroy_process_group()
     (need,) = forecast(config, Layout(num_weight_shards=num_ranks))
-    print(f"{arch} on {num_ranks} ranks: forecast {need.peak / 1e6:.1f} MB, allocated {real / 1e6:.1f} MB")
     assert 0.95 * real <= need.peak <= 1.12 * real
     (whole,) = forecast(config, Layout())
     assert need.parameters == whole.parameters // num_ranks and need.momentum == whole.momentum // num_ranks
@@ -157,13 +139,6 @@ def test_fsdp_says_over_how_many_devices_it_shards():
     for shard_ranks, expected in ((0, 8), (2, 2)):
         layout = layout_function("fsdp")(Config(shard_ranks=shard_ranks), 8)
         assert (layout.num_shards, layout.num_weight_shards) == (8, expected)
-
-
-@pytest.mark.medium
-def test_activations_an_image_are_those_counted_by_hand():
-    """Protects the unit: 22.3 MB an image for ResNet-18 at 224 px in fp32, linear in the batch."""
-    one, two = (forecast(Config(arch="resnet18", global_batch=batch), Layout())[0].activations for batch in (64, 128))
-    assert (two - one) / 64 == pytest.approx(22.3e6, rel=0.02)
 
 
 @pytest.mark.medium
@@ -209,15 +184,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(layout):
     assert largest_batch(SMALL, tell, 4, 1e6) == 0
 
 
-def test_the_batch_of_a_device_can_be_asked_for():
-    """Protects the remedy where the batch is each GPU's: the configuration's global batch divides by the
-    layout's shards and micro-batches. Mutant: without the loop."""
-    pipeline = Layout(num_stages=4, num_microbatches=8)
-    assert [batch_of_device(batch, pipeline) for batch in (820, 8, 7, 0)] == [204, 2, 0, 0]
-    assert batch_of_device(692, Layout(num_shards=4)) == 173
-
-
-@pytest.mark.slow
+@pytest.mark.medium
 def test_the_published_protocol_on_four_v100():
     """Protects configs/v100x4.yaml: ddp of 3200 images fits 32 GB and not 16, and the sentence names what does."""
     config = load_config(["--config", "configs/v100x4.yaml"])
@@ -240,7 +207,7 @@ def test_the_small_protocol_fits_16_gb(strategy):
     assert peak_of_layout(config, layout_function(strategy)(config, 4)) <= 0.85 * V100_16GB
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_another_cut_is_named_where_it_fits():
     """Protects model parallel training, which people choose for its memory: a cut by time fills the first GPU first."""
     config = Config(arch="resnet18", global_batch=2048)
@@ -248,19 +215,13 @@ def test_another_cut_is_named_where_it_fits():
     cut = best_cut(config, Layout(num_stages=2))
     assert f"or --cut {cut}" in message and "--microbatches" not in message
     assert refused("model_parallel", dataclasses.replace(config, cut=cut), V100_32GB) == ""
-    peaks = {
-        other: max(need.peak for need in forecast(dataclasses.replace(config, cut=other), Layout(num_stages=2)))
-        for other in range(1, 8)
-    }
-    assert min(peaks, key=peaks.get) == cut
 
 
 @pytest.mark.medium
 def test_loaders_need_memory():
     """Each rank: 2 batches ready in each of 8 workers, and 2 more, for training and for validation; 2 page-locked ones;
     4 ranks x 38 x 800 images x 3 x 224 x 224 bytes. One process that loads for all keeps as many images. On two nodes
-    each keeps half; but the first rank of a pipeline reads all images of training, on its node. Mutants: training's
-    alone, half of it; a pipeline's images of training divided by the nodes."""
+    each keeps half; but the first rank of a pipeline reads all images of training, on its node."""
     config = load_config(["--config", "configs/v100x4.yaml"])
     ddp = layout_function("ddp")(config, 4)
     a_batch = 3200 * 3 * 224 * 224
@@ -295,7 +256,7 @@ def variables_on_gpus(monkeypatch, flags: str, **variables: object) -> Request:
 @pytest.mark.medium
 def test_the_default_batch_is_halved_until_every_core_strategy_fits(monkeypatch, capsys):
     """Protects the first command on V100s of 16 GB: with 256 images of ResNet-50 only ddp_amp fitted, and there was no
-    baseline. All have the same number, also one strategy by itself. Mutants: until one fits; the first half."""
+    baseline. All have the same number, also one strategy by itself."""
     flags = "--arch resnet18 --image-size 64 --precision fp32"
     monkeypatch.delenv("CONFIG", raising=False)
     needed_gb = {}
@@ -318,7 +279,7 @@ def test_the_default_batch_is_halved_until_every_core_strategy_fits(monkeypatch,
 
 
 def test_a_set_keeps_its_batch(monkeypatch, tmp_path):
-    """Protects a set that is continued: with another batch its rounds would be planned anew. Mutant: no look at it."""
+    """Protects a set that is continued: with another batch its rounds would be planned anew."""
     row = {"run_id": "a", "status": "ok", "config": "configs/imagenet-bench.yaml", "batch_per_device": 64}
     others = [
         {"run_id": "b", "config": "mine.yaml", "batch_per_device": 8},
@@ -375,20 +336,15 @@ def started(recorder, checkout, data, results, code=0, **variables) -> tuple[str
     return done.stdout, rows, [word.split(".")[1] for word in words if word.startswith("benchmarks.")]
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_suite_skips_what_does_not_fit_and_runs_the_rest(recorder, checkout, tiny_data, tmp_path):
     """Protects an hour of a V100, and its chart: out of memory is said beforehand, in a row with the remedy."""
-    user_variables = {"CONFIG": "configs/v100x4.yaml", "STRATEGIES": "single ddp ddp_amp", "GPU_MEMORY_GB": 16.9}
-    message, rows, scripts = started(
-        recorder, checkout, tiny_data, tmp_path / "a set", **user_variables, ARGS="--workers 0"
-    )
-    assert {name: row["status"] for name, row in rows.items()} == {
-        "single": "skipped",
-        "ddp": "skipped",
-        "ddp_amp": "ok",
-    }
-    assert "needs 72.7 GB" in rows["single"]["reason"] and rows["single"]["reason"].endswith("--global-batch 674")
-    assert rows["ddp"]["reason"] in message and scripts == ["ddp_amp"]
+    flags = "--arch resnet18 --image-size 64 --precision fp32 --global-batch 4096"
+    variables = {"STRATEGIES": "single ddp", "GPU_MEMORY_GB": 6, "ARGS": flags}
+    message, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", **variables)
+    assert {name: row["status"] for name, row in rows.items()} == {"single": "skipped", "ddp": "ok"}
+    reason = rows["single"]["reason"]
+    assert "--global-batch" in reason and reason in message and scripts == ["ddp"]
 
 
 def test_a_machine_without_gpus_pays_nothing(monkeypatch):
@@ -402,10 +358,3 @@ def test_a_machine_without_gpus_pays_nothing(monkeypatch):
     monkeypatch.setenv("GPU_MEMORY_GB", "16 GB")
     with pytest.raises(UserError, match="for a V100 of 16 GB"):
         why_runs_do_not_fit(cases, 2)
-
-
-@pytest.mark.parametrize("memory_gb", [math.nan, math.inf, 0.0, -1.0])
-def test_a_memory_of_no_size_is_refused(memory_gb):
-    """Protects from "fits", which nothing contradicts: no need is larger than nan."""
-    with pytest.raises(UserError, match=r"--memory-gb is .*, but must be gigabytes"):
-        memory_check.main(MemoryOptions(memory_gb), Config())
