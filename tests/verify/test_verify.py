@@ -91,7 +91,7 @@ FAULTS = {
         CHECKPOINT,
         '        strategy.optimizer.load_state_dict(saved["optimizer"])\n',
         "",
-        said="resumed after step 5: not the reference's update",
+        said=": resumed after step",
     ),
     "AdamW with another beta": Fault("ddp", MODEL, "ADAM_BETA2 = 0.999", "ADAM_BETA2 = 0.99", CONVNEXT),
     "AdamW without weight decay": Fault("ddp", MODEL, '": config.weight_decay', '": 0.0', CONVNEXT),
