@@ -1,4 +1,4 @@
-# The interpreter of the suite with the packages of its lock file, for a checkout that is mounted. launchers/README.md
+# The interpreter of the suite with the packages of its lock file, for a checkout that is mounted. docs/several-machines.md
 # says how to build and run it. CUDA's libraries come with torch's wheels; the host needs NVIDIA's driver and its toolkit for
 # containers. Another base, Debian or Ubuntu: --build-arg BASE=nvidia/cuda:13.0.1-devel-ubuntu24.04
 ARG BASE=debian:12-slim

@@ -28,7 +28,7 @@ help:
 #: TORCH       version of torch for setup      TESTS     files or options for pytest
 #:
 #: make ends with 2 after any failure; ./bench has exit codes that say which.
-#: Several machines: launchers/README.md. Everything else: ./bench --help
+#: Several machines: docs/several-machines.md. Everything else: ./bench --help
 
 VARIABLES := STRATEGIES REPEATS NPROC RESULTS DATA CONFIG ARGS SETUP PYTHON TORCH TORCH_INDEX PIP_ARGS APEX_GIT TESTS YES \
   DEVICE THREADS_PER_RANK GPU_MEMORY_GB PACKED HOSTS NNODES NODE_RANK RDZV_ENDPOINT CONTAINER

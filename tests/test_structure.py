@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -165,7 +166,13 @@ def test_commands_in_documents_are_taken():
                 parse(command, rest[: rest.index("--")] if "--" in rest else rest)
 
 
-@pytest.mark.parametrize("document", ["tests/faults/README.md", "SECURITY.md"])
+def test_generated_documents_are_current():
+    generate = runpy.run_path(ROOT / "docs/generate.py")
+    for name, text in generate["pages"]().items():
+        assert (ROOT / "docs" / name).read_text() == text, "python docs/generate.py"
+
+
+@pytest.mark.parametrize("document", ["docs/faults.md", "SECURITY.md"])
 def test_what_a_document_promises_has_its_test(document):
     """A name that no test has protects nothing."""
     tests = {name for path in ROOT.glob("tests/**/*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}

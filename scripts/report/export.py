@@ -2,7 +2,7 @@
 
     ./bench export results/x --out set.json
 
-Without --out the text goes to stdout. README.md in this folder says what it has. Exit code: 1 where the set has no run,
+Without --out the text goes to stdout. docs/results.md says what it has. Exit code: 1 where the set has no run,
 2 for a mistake. Needs no torch.
 """
 

@@ -3,7 +3,7 @@
     launchers/ddp.sh --epochs 5 --global-batch 64
 
 What follows the launcher are configuration fields. RESULTS names the result set; default: a new one. NPROC, and what
-launchers/README.md lists for several machines, come from the environment.
+docs/several-machines.md lists for several machines, come from the environment.
 """
 
 import dataclasses

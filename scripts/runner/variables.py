@@ -1,5 +1,5 @@
 """The variables of the environment that steer libraries: which are cleared, which are set, and which are settings of a
-run. docs/variables.md is made from this: python -m scripts.runner.variables > docs/variables.md
+run. docs/generate.py writes docs/variables.md from this.
 
 ./bench, and a launcher that a person starts, call `prepare` before anything imports torch; all that they start inherits
 it. Standard library only: ./bench calls it before anything is installed.
@@ -7,7 +7,7 @@ it. Standard library only: ./bench calls it before anything is installed.
 
 import ctypes
 import dataclasses
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping
 from fnmatch import fnmatchcase
 
 M_MMAP_THRESHOLD = -3  # glibc's number of this parameter (mallopt(3))
@@ -124,61 +124,3 @@ def recorded_variables(env: Mapping[str, str]) -> str:
     ours |= {("GLOO_SOCKET_IFNAME", LOOPBACK), ("NCCL_SOCKET_IFNAME", LOOPBACK)}
     chosen = [item for item in sorted(env.items()) if item[1] and any(rule.covers(item[0]) for rule in RECORDED)]
     return " ".join("=".join(item) for item in chosen if item[0] not in NOT_RECORDED and item not in ours) or "none"
-
-
-# --- docs/variables.md --------------------------------------------------------------------------------------------
-
-HEAD = """# Variables of the environment
-
-What a user's shell holds for other programs must not change a run unseen. `./bench` and the launchers clear, set or
-record it before any rank starts. This page is made from `scripts/runner/variables.py`, which does it.
-"""
-BY_LAUNCHERS = (
-    Rule("OMP_NUM_THREADS", "as many threads as THREADS_PER_RANK, where torchrun would take 1", "THREADS_PER_RANK"),
-    Rule(
-        "GLOO_SOCKET_IFNAME NCCL_SOCKET_IFNAME",
-        "on one machine nothing listens beyond it; across machines they are the user's",
-        LOOPBACK,
-    ),
-    Rule("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "ranks meet by a file, and not by a port", "1"),
-    Rule(
-        " ".join(MALLOC),
-        "glibc keeps what a step frees, and the kernel need not clear it anew; left alone where one of them, "
-        f"{' or '.join(OWN_MALLOC[2:])}, is set",
-        str(LARGEST),
-    ),
-)
-
-
-def table(rules: Sequence[Rule]) -> str:
-    rows = []
-    for rule in rules:
-        names = ", ".join(f"`{name}`" for name in rule.names.split())
-        rows.append(f"| {names} | {f'`{rule.value}` | ' if rule.value else ''}{rule.why} |")
-    head = "| variable | value | why |\n|---|---|---|" if rules[0].value else "| variable | why |\n|---|---|"
-    return "\n".join([head, *rows])
-
-
-def page() -> str:
-    """docs/variables.md."""
-    return f"""{HEAD}
-## Cleared
-
-{table(CLEARED)}
-
-## Set
-
-{table([*SET, *BY_LAUNCHERS])}
-
-## Recorded
-
-They stay, and are a setting of each run (`variables` in settings.csv): runs that differ in one are not averaged, and
-`./bench compare` names it.
-
-{table(RECORDED)}
-
-Not recorded: {", ".join(f"`{name}`" for name in NOT_RECORDED)}."""
-
-
-if __name__ == "__main__":
-    print(page())

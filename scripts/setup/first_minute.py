@@ -78,5 +78,5 @@ def why_no_set_up(venv: Path) -> str:
     needed, free_gb = NEEDED_CPU_GB if cpu_builds else NEEDED_GB, shutil.disk_usage(venv).free / 1e9
     if free_gb >= needed or (venv / "pyvenv.cfg").exists():
         return ""
-    smaller = "" if cpu_builds else "; a CPU build of torch needs less: TORCH_INDEX in launchers/README.md"
+    smaller = "" if cpu_builds else "; a CPU build of torch needs less: TORCH_INDEX in docs/several-machines.md"
     return f"set-up needs about {needed:g} GB in {venv}, and {free_gb:.1f} GB are free; free space{smaller}"

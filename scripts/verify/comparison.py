@@ -1,4 +1,4 @@
-"""Compares a run with the reference: the differences, the tolerances, and the verdict. README.md has the method.
+"""Compares a run with the reference: the differences, the tolerances, and the verdict. docs/proof.md has the method.
 
 The tolerance is measured, after FlashAttention's rule (github.com/Dao-AILab/flash-attention,
 tests/test_flash_attn.py): how far is a reference that adds the shards in the type in which they travel from one whose

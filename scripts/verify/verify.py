@@ -4,7 +4,7 @@
     ./bench verify model_parallel -- --split-size 8
 
 Proves the settings of the ok runs of a set (default: results/latest), each once; with --config or flags, or without an
-ok run, what ./bench run would run. Method: scripts/verify/README.md. Writes equivalence.csv into the set, and the runs
+ok run, what ./bench run would run. Method: docs/proof.md. Writes equivalence.csv into the set, and the runs
 into its verify/. Exit code: 1 where a strategy fails or cannot be proved, 2 for a mistake before the first run.
 """
 

@@ -13,8 +13,7 @@ import pytest
 from support import ROOT, environment, put, start_bench
 
 from benchmarks.common.rows import read_table
-from scripts.runner import variables
-from scripts.runner.variables import prepare, recorded_variables
+from scripts.runner.variables import LARGEST, malloc_settings, prepare, recorded_variables
 
 BARE = {"PATH": "/bin", "HOME": "/root"}
 EVERYDAY = {  # of public reports: each made a run fail, or gave it a wrong number
@@ -36,10 +35,6 @@ EVERYDAY = {  # of public reports: each made a run fail, or gave it a wrong numb
     **{"NUM_GPUS": "1", "SLURM_EXPORT_ENV": "NONE", "GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "ib0"},
     **{"PYTHONSAFEPATH": "1", "PYTHONINSPECT": "1", "PYTHONWARNINGS": "error"},
 }
-
-
-def test_the_page_is_current():
-    assert (ROOT / "docs" / "variables.md").read_text() == variables.page() + "\n"
 
 
 def test_nothing_of_an_everyday_shell_is_left():
@@ -116,7 +111,7 @@ def test_memory_that_was_freed_is_used_again_unless_the_user_says_otherwise():
         command = [sys.executable, "-c", USE_AND_FREE]
         return int(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
 
-    if variables.malloc_settings().get("MALLOC_MMAP_THRESHOLD_") != str(variables.LARGEST):
+    if malloc_settings().get("MALLOC_MMAP_THRESHOLD_") != str(LARGEST):
         pytest.skip("this C library returns blocks of 64 MiB whatever the threshold")
     few = 10  # a huge page is one fault, and a block has 32 of them
     assert page_faults() < few < page_faults(MALLOC_MMAP_THRESHOLD_="1000000")
