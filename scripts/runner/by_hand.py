@@ -36,12 +36,12 @@ def main(folder: Path, launcher: Path, flags: list[str]) -> int:
         flags = ["--config", default_config(), *flags]
     config = load_config(flags)
     request = Request(flags=flags, own_flags=tuple(typed), ranks_here=machine.num_ranks())
-    run = plan.make_run(request, plan.RunTemplate(strategy, config, request.own_text))
-    (run,) = plan.skip_what_does_not_fit([run])
+    (run,) = plan.skip_what_does_not_fit([plan.make_run(request, strategy, config, request.own_text)])
     named = os.environ.get("RESULTS", "")
     results = preflight.open_result_set(folder / named if named else None)
     earlier = [number for name, number in plan.last_statuses(results) if name == run.requested_hash]
-    run = dataclasses.replace(run, round=1 + max(earlier, default=0))  # the checkpoints stay those of the first
+    # the checkpoints stay those of the first
+    run = dataclasses.replace(run.in_round(1), round=1 + max(earlier, default=0))
     run_folder, env = plan.create_run_folder(run, results)
     library = library_of(strategy)
     skip = run.skip or (build_missing(library, plan.interpreter_path(), subprocess.call) if library else "")

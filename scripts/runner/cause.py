@@ -6,10 +6,8 @@ import re
 import signal
 
 from benchmarks.common.errors import timed_out
-from benchmarks.common.machine import boot_id
 from benchmarks.common.run_folder import RunFolder
 from scripts.runner.limits import met_limit
-from scripts.runner.telemetry import Sampler
 
 # The errors that a rank reports when it has lost another rank. They are not the cause. A rank's note is an exception,
 # as `Name: text`, or a sentence of this suite. Some exceptions always mean a lost rank. For others, the library's words
@@ -46,11 +44,10 @@ KILLED = (
     re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>\d+)"),  # horovodrun: the first that ended
     re.compile(r"srun: error: \S+ tasks? (?P<rank>\d+).*: (?P<word>Killed|Aborted|Segmentation fault|Bus error)"),
 )
-TERMED_FIRST = re.compile(  # torchrun itself sends SIGTERM only after a first failure: somebody else sent this one
-    r"Root Cause \(first observed failure\):\s+\[\d+\]:(?:(?!\[\d+\]:).)*?"
-    r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: -15\b",
-    re.DOTALL,
-)
+OFTEN_MEANS: dict[int, str] = {
+    signal.SIGKILL: ", possibly out of memory",
+    signal.SIGBUS: ", a bus error: a file that it had mapped was cut short, or /dev/shm is full",
+}
 SIGNALS = {"Killed": 9, "Aborted": 6, "Segmentation fault": 11, "Bus error": 7}
 SIGNALS |= {signum.name.removeprefix("SIG"): signum.value for signum in signal.Signals}
 BY_TORCHRUN = "forcefully exiting via"  # torchrun kills what ignores its SIGTERM for 30 s, such as a stopped rank
@@ -67,110 +64,76 @@ class RunEnd:
     began: float
     limit_s: float = 0.0
     num_ranks: int = 1
-    is_rank: bool = False
-    """The process that was started is the one rank, and starts no others."""
     timed_out: bool = False
     stopped: list[str] | None = None
     signum: int = 0
     grace_s: float = 0.0
     """Seconds that ranks had to write a checkpoint before they were killed; 0 where they write none."""
-    ending_s: float = 0.0
-    """Seconds from the signal until no process was left."""
 
 
-def find_status(run_end: RunEnd, folder: RunFolder, sampler: Sampler) -> dict:
-    """Status, reason, and what the run measured, which the first node alone has."""
-    measured = measured_columns(folder, sampler)
+def find_status(run_end: RunEnd, folder: RunFolder, has_result: bool) -> dict[str, str]:
+    """Status and, unless it is ok, reason. has_result: whether the run left what it measured, which the first node
+    alone has."""
     if run_end.signum:
         return {"status": "interrupted", "reason": why_interrupted(run_end, folder)}
+    stopped = run_end.stopped or []
     if run_end.timed_out:
-        hung = f"; {describe_stopped(run_end.stopped)}" if run_end.stopped else ""
+        hung = f"; {describe_stopped(stopped)}" if stopped else ""
         slow = "; the stacks are in the log; raise -- --limit-s if the run is only slow"
         return {"status": "timeout", "reason": f"not done after {run_end.limit_s:g} s{hung}{slow}"}
-    if run_end.exit_code == 0 and (measured or os.environ.get("NODE_RANK", "0") != "0"):
-        return measured | {"status": "ok"}
+    if run_end.exit_code == 0 and (has_result or os.environ.get("NODE_RANK", "0") != "0"):
+        return {"status": "ok"}
     log = folder.log.read_bytes().decode(errors="replace")
-    stopped = run_end.stopped or []
-    status, reason = first_cause(folder.causes(), log, run_end.exit_code, stopped, run_end.num_ranks, run_end.is_rank)
+    status, reason = first_cause(folder.causes(), log, run_end.exit_code, stopped, run_end.num_ranks)
     return {"status": status, "reason": reason + met_limit(reason)}
 
 
 def why_interrupted(run_end: RunEnd, folder: RunFolder) -> str:
     """Which signal, and whether a checkpoint was written after it."""
     received = f"{signal.Signals(run_end.signum).name} to the launcher"
-    saved = [cause["reason"] for cause in folder.causes() if cause["status"] == "interrupted"]
-    if saved:
-        return f"{received}; {saved[0].partition('; ')[2]}"
-    if not run_end.grace_s:
-        return received
-    how = "killed" if run_end.ending_s >= run_end.grace_s else "ended"
-    return f"{received}; {how} after {run_end.ending_s:.1f} s, before another checkpoint was written"
-
-
-def measured_columns(folder: RunFolder, sampler: Sampler) -> dict:
-    """What the reporting rank has measured, with the interval and the energy of its windows."""
-    summary = folder.summary()
-    if not summary:
-        return {}
-    measured = summary["row"]
-    if windows := measured.pop("windows", []):
-        from scripts.results.intervals import run_interval  # scipy, which nothing needs while the run is timed
-
-        interval = run_interval([(images, seconds) for images, seconds, _ in windows])
-        measured |= {"images_per_s_ci_low": interval.low, "images_per_s_ci_high": interval.high}
-        if summary["wall"]["boot_id"] == boot_id():  # else another node's clock and power
-            measured["energy_j_per_image"] = sampler.energy_j_per_image(windows, measured)
-            measured["other_gpu_processes"] = sampler.most_others(measured)
-    return measured
+    saved = [cause["reason"].partition("; ")[2] for cause in folder.causes() if cause["status"] == "interrupted"]
+    if not saved and run_end.grace_s:
+        saved = ["no checkpoint was written after it"]
+    return "; ".join([received, *saved[:1]])
 
 
 def find_killed_rank(log: str) -> str | None:
     """'rank 1: signal 9, possibly out of memory', where the log says so. SIGTERM and a SIGKILL by torchrun, which
     end the ranks that outlive a failed one, do not count."""
-    for match_groups in (match.groupdict() for pattern in KILLED for match in pattern.finditer(log)):
-        code = int(match_groups.get("code") or 0)
-        signum = int(match_groups.get("signum") or SIGNALS.get(match_groups.get("word") or "", max(0, code - 128)))
-        if signum in (0, signal.SIGTERM) or (signum == signal.SIGKILL and BY_TORCHRUN in log):
-            continue
-        return describe_kill(match_groups["rank"], signum)
+    for found in (match.groupdict() for pattern in KILLED for match in pattern.finditer(log)):
+        code = int(found.get("code") or 0)
+        signum = int(found.get("signum") or SIGNALS.get(found.get("word") or "", max(0, code - 128)))
+        by_torchrun = signum == signal.SIGKILL and BY_TORCHRUN in log
+        if signum not in (0, signal.SIGTERM) and not by_torchrun:
+            return f"rank {found['rank']}: {describe_kill(signum)}"
     return None
 
 
-def describe_kill(rank: object, signum: int) -> str:
-    """'rank 1: signal 9', with what the signal often means."""
-    why: dict[int, str] = {
-        signal.SIGKILL: ", possibly out of memory",
-        signal.SIGBUS: ", a bus error: a file that it had mapped was cut short, or /dev/shm is full",
-    }
-    return f"rank {rank}: signal {signum}{why.get(signum, '')}"
+def describe_kill(signum: int) -> str:
+    """'signal 9', with what the signal often means."""
+    return f"signal {signum}{OFTEN_MEANS.get(signum, '')}"
 
 
-def first_cause(
-    notes: list[dict], log: str, exit_code: int, stopped: list[str], num_ranks: int, is_rank: bool = False
-) -> tuple[str, str]:
+def first_cause(notes: list[dict], log: str, exit_code: int, stopped: list[str], num_ranks: int) -> tuple[str, str]:
     """(status, reason) of a run that did not finish. stopped: ranks that were stopped when the first note was
-    written. is_rank: the exit code is a rank's own."""
-    culprits = [note for note in notes if not is_lost_connection(note["reason"])]
-    if culprits:
-        return culprits[0]["status"], describe_note(culprits[0])
+    written."""
+    own = [note for note in notes if not is_lost_connection(note["reason"])]
+    if own:
+        return own[0]["status"], describe_note(own[0])
+    waited = describe_note(notes[0]) if notes else ""
     if stopped:
-        waited = f"; {describe_note(notes[0])}" if notes else ""
-        return "timeout", f"{describe_stopped(stopped)} and did not answer{waited}"
+        return "timeout", "; ".join(filter(None, [f"{describe_stopped(stopped)} and did not answer", waited]))
     if timed_out_ranks := {int(rank) for rank in NCCL_WAITED.findall(log)}:
         silent = describe_silent_rank(timed_out_ranks, num_ranks)
         return "timeout", f"rank {min(timed_out_ranks)}: a collective timed out{silent}"
     if victim := find_killed_rank(log):
         return "failed", victim
-    if termed := TERMED_FIRST.search(log):
-        return "failed", describe_kill(termed[1], signal.SIGTERM)
+    if notes and timed_out(notes[0]["reason"]):
+        return "timeout", waited + describe_silent_rank({note["rank"] for note in notes}, num_ranks)
     if notes:
-        if not timed_out(notes[0]["reason"]):
-            return notes[0]["status"], describe_note(notes[0])
-        return "timeout", describe_note(notes[0]) + describe_silent_rank({note["rank"] for note in notes}, num_ranks)
-    if exit_code < 0 and is_rank:
-        return "failed", describe_kill(0, -exit_code)
+        return notes[0]["status"], waited
     if exit_code < 0:
-        return "failed", f"{signal.Signals(-exit_code).name} ended the launcher; its remaining processes were killed"
+        return "failed", f"its command: {describe_kill(-exit_code)}; the remaining processes were ended"
     if exit_code == 0:
         return "failed", "ended with exit code 0 but left no result"
     return "failed", f"exit code {exit_code}: {find_error_line(log)[:200]}"

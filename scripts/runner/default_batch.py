@@ -38,7 +38,7 @@ def with_fitting_batch(request: Request) -> Request:
 def recorded_batch(request: Request) -> int:
     """batch_per_device of the set's first row with the default configuration, whose batch nobody named; 0 without
     one."""
-    if request.results is None or not (request.results / "runs.csv").exists():
+    if request.results is None or not request.has_rows:
         return 0
     runs = read_table(request.results, "runs")
     named = runs.options.str.contains("--batch[-_]per[-_]device")
@@ -48,7 +48,7 @@ def recorded_batch(request: Request) -> int:
 
 def fitting_batch(request: Request, own: int) -> int:
     """The largest of `own`, its half and so on with which all fit; `own` where even 1 does not."""
-    core = dataclasses.replace(request, strategies="", repeats=1, with_aa=False)
+    core = dataclasses.replace(request, strategies="", with_aa=False)
     cases = plan.memory_cases(plan.plan_strategies(core))
     images, refused = memory_check.largest_fitting_batch(cases, request.ranks_here)
     if not refused or images == 1:

@@ -26,14 +26,14 @@ from benchmarks.common.rows import WARM_UP, append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.results.formatting import format_duration, plural, printable
 from scripts.runner import plan as planner
-from scripts.runner import preflight, processes, record, rounds
+from scripts.runner import preflight, record, rounds
 from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.environment import add_packages
 from scripts.runner.plan import Run
 from scripts.runner.request import Request, with_images
 from scripts.setup.first_minute import unused_device_line
 from scripts.setup.libraries import build_missing, library_of
-from scripts.shared import source_version, strategy_list
+from scripts.shared import source_version
 from scripts.shared.external import NAME_VARIABLE
 from scripts.shared.forward_signals import SignalForwarder, forward_signals
 from scripts.shared.repository import ROOT
@@ -47,7 +47,7 @@ NOTHING_TIMED = (
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """Which runs a command starts, and the module that draws them, with its flags."""
+    """The runs of a round that a command starts, and the module that draws them, with its flags."""
 
     plan_runs: Callable[[Request], list[Run]]
     chart_command: Callable[[], Sequence[str]] = lambda: ["scripts.charts.plot"]
@@ -64,19 +64,13 @@ def main(request: Request, suite: Suite = STRATEGIES) -> int:
     preflight.check_rendezvous()
     if suite is STRATEGIES:
         request = with_fitting_batch(request)
-
-    def of_round(round_number: int) -> list[Run]:
-        runs = suite.plan_runs(dataclasses.replace(request, repeats=round_number))
-        return planner.skip_what_does_not_fit([run for run in runs if run.round == round_number])
-
-    num_rounds = rounds.num_planned_rounds(request, of_round)
-    runs = suite.plan_runs(dataclasses.replace(request, repeats=num_rounds))
+    runs = planner.skip_what_does_not_fit(planner.name_runs(suite.plan_runs(request)))
     rounds.check_rounds(runs, request)
     preflight.check_nodes_variables([run.strategy for run in runs])
-    remaining = planner.remaining_runs(runs, request.results, request.retry)
-    left = planner.skip_what_does_not_fit(remaining)
+    planned = rounds.planned_runs(runs, request)
+    left = planner.remaining_runs(planned, request.results, request.retry)
     if request.plan:
-        print(plan_text(left, runs, request))
+        print(plan_text(left, planned, request))
         return 0
     results = preflight.open_result_set(request.results)
     with lock_result_set(results), forward_signals() as child_runner:
@@ -84,8 +78,10 @@ def main(request: Request, suite: Suite = STRATEGIES) -> int:
         if line := source_version.warning_without_commit():
             print(f"warning: {line}", file=sys.stderr)
         print(start_text(left, results, request), flush=True)
+        for strategy in dict.fromkeys(run.strategy for run in left if not run.skip):
+            build_library(strategy, child_runner)  # now, so that no round is longer for it
         loop = Loop(results, child_runner, suite.chart_command(), runs[0], len(left), rounds.open_ended(request))
-        return loop.run(rounds.generate_rounds(left, of_round, request, results))
+        return loop.run(rounds.generate_rounds(left, runs, request, results))
 
 
 # --- what is printed before the first run -------------------------------------------------------------------------
@@ -97,44 +93,26 @@ def start_text(left: Sequence[Run], results: Path, request: Request) -> str:
         return printable(f"{results}: every planned run has a row already{f'; {end}' if end else ''}")
     warm_up = "" if rounds.is_only_run(left, request) else ", after a warm-up that does not count"
     num_rounds = len({run.round for run in left})
-    names = "; ".join(dict.fromkeys(run.name for run in left))
-    lines = [
-        printable(f"{results}: {plural(len(left), 'run')} in {plural(num_rounds, 'round')}{warm_up}"),
-        *textwrap.wrap(printable(names), WIDTH, initial_indent="  ", subsequent_indent="  "),
-        *([end] if end else []),
-    ]
-    return "\n".join(lines)
+    names = printable("; ".join(dict.fromkeys(run.name for run in left)))
+    lines = [printable(f"{results}: {plural(len(left), 'run')} in {plural(num_rounds, 'round')}{warm_up}")]
+    lines += textwrap.wrap(names, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join([*lines, *([end] if end else [])])
 
 
-def plan_text(left: Sequence[Run], runs: Sequence[Run], request: Request) -> str:
-    """The runs that are left, a line each: round, strategy, and what differs between the runs."""
-    differing = [
-        name for name in runs[0].requested if name != "strategy" and len({str(run.requested[name]) for run in runs}) > 1
-    ]
-    lines = [f"{len(left)} of {len(runs)} runs, in {request.results or 'a new set'}; none is started"]
+def plan_text(left: Sequence[Run], planned: Sequence[Run], request: Request) -> str:
+    """The runs that are left, a line each, and what all of them have in common."""
+    lines = [f"{len(left)} of {len(planned)} runs, in {request.results or 'a new set'}; none is started"]
     if left and not rounds.is_only_run(left, request):
         warm = rounds.warm_up_runs([run for run in left if run.round == left[0].round])[:1]
-        lines += [f"  warm-up  {run.strategy:<18}  its timed part only, not counted" for run in warm]
-    for run in left:
-        differences = ", ".join(f"{name} {shown_setting(run, name)}" for name in differing)
-        what = run.name if run.variant else f"{run.strategy:<18}  {differences}"
-        skipped = f"  skipped: {run.skip}" if run.skip else ""
-        lines.append(f"  round {run.round}  {what}".rstrip() + skipped)
-    if rounds.describe_end(request):
-        lines.append(rounds.describe_end(request))
-    batch = "global_batch" if runs[0].requested["global_batch"] else "batch_per_device"
-    images = "loader" if all(run.requested["loader"] == "synthetic" for run in runs) else "data"
-    same = ("ranks", "threads_per_rank", "arch", batch, images)
-    lines.append("all: " + ", ".join(f"{name} {runs[0].requested[name]}" for name in same if name not in differing))
-    return "\n".join(lines)
-
-
-def shown_setting(run: Run, name: str) -> object:
-    """A requested setting; a mixed-precision strategy runs auto's choice where fp32 is requested."""
-    requested = run.requested[name]
-    if name == "precision" and requested == "fp32" and strategy_list.has_fact(run.strategy, "mixed_precision"):
-        return "auto"
-    return requested
+        lines += [f"  warm-up  {run.strategy}: its timed part only, not counted" for run in warm]
+    lines += [f"  round {run.round}  {run.name}" + (f"  skipped: {run.skip}" if run.skip else "") for run in left]
+    lines += [end] if (end := rounds.describe_end(request)) else []
+    names = ("ranks", "threads_per_rank", "arch", "global_batch", "batch_per_device", "loader", "data")
+    values = {name: {run.requested[name] for run in planned} for name in names}
+    if values["loader"] == {"synthetic"}:
+        del values["data"]  # nobody reads it
+    same = [f"{name} {found}" for name, (found, *others) in values.items() if found and not others]
+    return "\n".join([*lines, f"all: {', '.join(same)}"])
 
 
 # --- the runs -----------------------------------------------------------------------------------------------------
@@ -156,40 +134,36 @@ class Loop:
         self.draw = [planner.interpreter_path(), "-m", module, "--results", results, *flags]
         self.results, self.child_runner = results, child_runner
         self.planned, self.total, self.open_ended = planned, total, open_ended
-        self.began, self.num_done, self.num_unfit = time.monotonic(), 0, 0
+        self.began, self.num_done, self.num_unfit, self.all_ok = time.monotonic(), 0, 0, True
 
     def run(self, batches: Iterable[list[Run]]) -> int:
         """Run each round, taken when the one before is done; returns the exit code."""
-        all_ok = True
         for runs in batches:
             if self.num_done:
                 self._draw_so_far(runs[0].round - 1)
             self.total = max(self.total, self.num_done + len(runs))
-            all_ok &= self._run_round(runs)
+            for number, run in enumerate(runs, self.num_done + 1):
+                self._run(run, f"{number}/{self.total}" if run.round else WARM_UP)
             record_environment(self.results, self.planned, self.child_runner)  # after the first run: it takes seconds
-            self.num_done += len(runs) if runs[0].round else 0
-            self.began = self.began if runs[0].round else time.monotonic()
+            if runs[0].round:
+                self.num_done += len(runs)
+            else:
+                self.began = time.monotonic()
             if self.child_runner.signum:
                 break
         print(flush=True)
         if (self.results / "runs.csv").exists():  # the second of two machines has no rows: the first one writes them
             record_environment(self.results, self.planned, self.child_runner)  # where a signal had stopped it
-            all_ok &= self._draw_last()
-        return 128 + self.child_runner.signum if self.child_runner.signum else int(not all_ok)
+            self._draw_last()
+        return 128 + self.child_runner.signum if self.child_runner.signum else int(not self.all_ok)
 
-    def _run_round(self, runs: Sequence[Run]) -> bool:
-        """Whether all ended ok or skipped, but for a warm-up."""
-        all_ok = True
-        for number, run in enumerate(runs, self.num_done + 1):
-            if self.child_runner.signum:
-                break
-            folder, env = planner.create_run_folder(
-                run, self.results, f"{number}/{self.total}" if run.round else WARM_UP
-            )
-            self.num_unfit += bool(run.skip)
-            is_ok = start_launcher(run, folder, env, self.child_runner) == 0
-            all_ok &= is_ok or run.round == 0
-        return all_ok
+    def _run(self, run: Run, number: str) -> None:
+        if self.child_runner.signum:
+            return
+        folder, env = planner.create_run_folder(run, self.results, number)
+        self.num_unfit += bool(run.skip)
+        is_ok = start_launcher(run, folder, env, self.child_runner) == 0
+        self.all_ok &= is_ok or run.round == 0
 
     def _draw_so_far(self, round_number: int) -> None:
         quiet = subprocess.DEVNULL  # the last call prints the table
@@ -201,15 +175,21 @@ class Loop:
             text += f"; the suite ends at about {end:%H:%M}, in {format_duration(left_s)}"
         print(f"{text}{f'; charts so far: {self.results}/charts' if drawn else ''}", flush=True)
 
-    def _draw_last(self) -> bool:
-        """False where the charts could not be drawn, or nothing was timed since nothing fits."""
+    def _draw_last(self) -> None:
         drawn = self.child_runner.run(self.draw, after_signal=True, cwd=ROOT) == 0
         if (read_table(self.results, "runs").status == "ok").any():
-            return drawn
-        if self.num_unfit and not self.child_runner.signum:
+            self.all_ok &= drawn
+        elif self.num_unfit and not self.child_runner.signum:
             print(NOTHING_TIMED, file=sys.stderr)
-            return False
-        return True
+            self.all_ok = False
+
+
+def build_library(strategy: str, child_runner: SignalForwarder, python: str = "") -> str:
+    """Build the library that the strategy needs, where it is missing; why it is not there, '' where it is."""
+    if not (library := library_of(strategy)):
+        return ""
+    build = functools.partial(child_runner.run, start_new_session=True)
+    return build_missing(library, python or planner.interpreter_path(), build)
 
 
 def start_launcher(
@@ -222,14 +202,9 @@ def start_launcher(
 ) -> int:
     """Run the launcher of a checkout, and make sure that the run has a row and no processes; returns the exit code.
 
-    A run that is skipped gets its row and no launcher. A library that the strategy needs is built first, where it is
-    missing; where it cannot be, the row says why.
+    A run that is skipped, or whose library cannot be built, gets its row and no launcher.
     """
-    why_skipped = run.skip
-    if (library := library_of(run.strategy)) and not why_skipped:
-        build = functools.partial(child_runner.run, start_new_session=True)
-        why_skipped = build_missing(library, env.get("PYTHON") or planner.interpreter_path(), build)
-    if why_skipped:
+    if why_skipped := run.skip or build_library(run.strategy, child_runner, env["PYTHON"]):
         return record.record_skipped(folder, why_skipped, os.environ | env)
     name = "external" if NAME_VARIABLE in run.variables else run.strategy
     launcher = checkout / "launchers" / f"{name}.sh"
@@ -243,10 +218,11 @@ def start_launcher(
 
 @contextlib.contextmanager
 def lock_result_set(results: Path) -> Iterator[None]:
-    """Hold the lock of a set, its file .suite: one suite at a time writes it. First end what lost runs have left.
+    """Hold the lock of a set, its file .suite: one suite at a time writes it.
 
-    Launchers inherit the lock. So if a suite is killed, its set stays in use until the run in progress has its row.
-    Raises UserError where another process holds it, and for a set of a version with other columns.
+    Launchers inherit the lock. So if a suite is killed, its set stays in use until the run in progress has its row, or
+    has ended without one. Raises UserError where another process holds it, and for a set of a version with other
+    columns.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -259,18 +235,7 @@ def lock_result_set(results: Path) -> Iterator[None]:
         for table in TABLES:
             if (results / f"{table}.csv").exists():
                 append_rows(results, table, [])  # raises now, and not after the first run, where columns are others
-        end_lost_runs(results)
         yield
-
-
-def end_lost_runs(results: Path) -> None:
-    """A run folder without a row, whose record is not alive, is a lost run: it is run again, and no process of it is
-    left."""
-    recorded = {*read_table(results, "runs").run_id}
-    for path in sorted(results.absolute().glob("logs/*/run.yaml")):
-        if path.parent.name not in recorded:
-            with contextlib.suppress(TimeoutError), hold_lock(path, limit_s=0):
-                processes.end_processes(path.parent, processes.GRACE_S)
 
 
 def link_latest(results: Path) -> None:

@@ -1,14 +1,13 @@
-"""The plan of a suite: a list of runs with their requested settings, made from a request. It starts nothing.
+"""The plan: the runs of a round with their requested settings, made from a request. It starts nothing.
 
-Round 1 of all runs comes first, then round 2, so that a slow spell of the machine hits all. Imports torch only where
-GPUs may have to be counted.
+Imports torch only where GPUs may have to be counted.
 """
 
 import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,36 +29,15 @@ from scripts.shared import strategy_list
 from scripts.shared.external import NAME_VARIABLE, STRATEGY_SOURCE, external_script, source_hash
 from scripts.shared.nodes import ranks_and_nodes
 
-MAX_VALUES = 200
-"""Of a sweep, and of the ranks of a scaling study."""
 JOB_SETTINGS = {"container": "CONTAINER", "cpus_per_task": "SLURM_CPUS_PER_TASK", "partition": "SLURM_JOB_PARTITION"}
 """Requested settings that the variables of a Slurm job say."""
 
 
 @dataclasses.dataclass(frozen=True)
-class RunTemplate:
-    """What the runs of one strategy and configuration have in common."""
-
-    strategy: str
-    config: Config
-    flags: str = ""
-    """The user's own flags, as typed."""
-    threads: int = 0
-    """Of each rank; 0: this machine's default."""
-    ranks_here: int = 0
-    """Ranks on this machine; 0: as many as the request says."""
-    one_node: bool = False
-    """On this machine only, also where the strategy could span nodes."""
-    num_seeds: int = 0
-    """Rounds take the configuration's seed, that plus 1, ... in turn; 0: all have the configuration's."""
-
-
-@dataclasses.dataclass(frozen=True)
 class Run:
-    """One run of a round."""
+    """A strategy with its settings: one run, or, of round 0, what the runs of all rounds have in common."""
 
     strategy: str
-    round: int
     config: Config
     requested: dict[str, Any]
     """The requested half of its settings."""
@@ -67,6 +45,7 @@ class Run:
     """Environment variables of its launcher: ranks, threads."""
     flags: str = ""
     """The user's own flags, as typed."""
+    round: int = 0
     position: int = 0
     """Its place in the order of its round, from 1."""
     own_name: str = ""
@@ -78,6 +57,7 @@ class Run:
 
     @functools.cached_property
     def requested_hash(self) -> str:
+        """The same in every round."""
         return settings_hash(self.requested)
 
     @property
@@ -97,28 +77,41 @@ class Run:
         """This run without what comes after its timed windows."""
         return self.with_config(timed_part(self.config, self.requested["fingerprint"], self.requested["ranks"]))
 
+    def in_round(self, number: int, position: int = 0) -> "Run":
+        """It in a round, with the seed whose turn it is and a folder of its own for checkpoints."""
+        config = self.config
+        if seeds := self.requested.get("seeds"):
+            config = dataclasses.replace(config, seed=seed_in_turn(seeds, number))
+        if config.checkpoint_dir:
+            twin = "" if self.name == self.strategy else f"-{self.requested_hash}"
+            folder = Path(config.checkpoint_dir) / f"{self.strategy}-{number}{twin}"
+            config = dataclasses.replace(config, checkpoint_dir=str(folder), resume=config.resume or was_requeued())
+        return dataclasses.replace(self.with_config(config), round=number, position=position)
 
-def make_run(request: Request, template: RunTemplate, round_number: int = 1) -> Run:
-    """The run of round `round_number`."""
-    config = template.config
-    seeds = [config.seed + n for n in range(template.num_seeds)]
-    if seeds:
-        config = dataclasses.replace(config, seed=seed_in_turn(seeds, round_number))
-    ranks_here = template.ranks_here or request.ranks_here
-    threads = template.threads or machine.threads_per_rank(ranks_here)
-    if config.checkpoint_dir:
-        folder = Path(config.checkpoint_dir) / f"{template.strategy}-{round_number}"
-        config = dataclasses.replace(config, checkpoint_dir=str(folder), resume=config.resume or was_requeued())
-    place = (ranks_here, 1) if template.one_node else strategy_list.total_ranks_and_nodes(template.strategy, ranks_here)
-    requested = requested_settings(config, template.strategy, *place, threads, images_fingerprint(config))
-    if seeds:
-        requested["seeds"] = seeds
+
+def make_run(
+    request: Request,
+    strategy: str,
+    config: Config,
+    flags: str = "",
+    threads: int = 0,
+    ranks_here: int = 0,
+    one_node: bool = False,
+) -> Run:
+    """A run of no round yet. threads: of each rank; ranks_here: on this machine; 0: as many as the request says.
+    one_node: on this machine only, also where the strategy could span nodes."""
+    ranks_here = ranks_here or request.ranks_here
+    threads = threads or machine.threads_per_rank(ranks_here)
+    place = (ranks_here, 1) if one_node else strategy_list.total_ranks_and_nodes(strategy, ranks_here)
+    requested = requested_settings(config, strategy, *place, threads, images_fingerprint(config))
+    if request.num_seeds:
+        requested["seeds"] = [config.seed + n for n in range(request.num_seeds)]
     requested |= {name: os.environ[variable] for name, variable in JOB_SETTINGS.items() if os.environ.get(variable)}
     env = machine_variables(ranks_here, threads) | {"NODES": str(place[1])}
-    if script := external_script(template.strategy):
+    if script := external_script(strategy):
         requested |= {STRATEGY_SOURCE: source_hash(script.parent)}
-        env |= {NAME_VARIABLE: template.strategy}
-    return Run(template.strategy, round_number, config, requested, env, template.flags)
+        env |= {NAME_VARIABLE: strategy}
+    return Run(strategy, config, requested, env, flags)
 
 
 def was_requeued() -> bool:
@@ -141,17 +134,11 @@ def memory_cases(runs: Sequence[Run]) -> list[memory_check.MemoryCase]:
     ]
 
 
-def skip_what_does_not_fit(runs: list[Run]) -> list[Run]:
+def skip_what_does_not_fit(runs: Sequence[Run]) -> list[Run]:
     """The runs; one that does not fit in the GPUs' memory is skipped, with the reason."""
     num_gpus = max((int(run.variables["NPROC"]) for run in runs), default=0)
     reasons = memory_check.why_runs_do_not_fit(memory_cases(runs), num_gpus)
     return [dataclasses.replace(run, skip=run.skip or reason) for run, reason in zip(runs, reasons, strict=True)]
-
-
-def skip_emulated_bf16(runs: list[Run], remedy: str) -> list[Run]:
-    """The runs; one in bf16 on a CPU that emulates it is skipped, with the reason."""
-    reasons = [preflight.why_bf16_is_too_slow(run.strategy, run.config, remedy) for run in runs]
-    return [dataclasses.replace(run, skip=reason) for run, reason in zip(runs, reasons, strict=True)]
 
 
 def images_fingerprint(config: Config) -> str:
@@ -171,46 +158,39 @@ def _fingerprint(data: str, pack: Literal[""] | PackKind = "") -> str:
 
 
 def plan_strategies(request: Request) -> list[Run]:
-    """The rounds of the strategies, and of the baseline in every precision in which these compute.
+    """The strategies, and the baseline in every precision in which these compute.
 
-    Without names: CORE_STRATEGIES. On CPUs these, and `all`, have one more run a round: the baseline's one
-    process on all cores. With `with_aa` the baseline is there twice. bf16 that a CPU emulates, and nobody asked for, is
-    skipped.
+    Without names: CORE_STRATEGIES. On CPUs these, and `all`, have one run more: the baseline's one process on all
+    cores. With `with_aa` the baseline is there twice. bf16 that a CPU emulates, and nobody asked for, is skipped.
     """
     config = load_config(request.flags)
     strategies = strategy_list.parse_strategies(request.strategies or " ".join(strategy_list.CORE_STRATEGIES))
-    divides = strategies != [strategy_list.BASELINE]  # which is one rank whatever NPROC says
+    baseline, own, named = strategy_list.BASELINE, request.own_text, request.strategies not in ("", "all")
+    divides = strategies != [baseline]  # which is one rank whatever NPROC says
     preflight.check_ranks([config], [request.ranks_here if divides else 1])
-    threads, num_cores = machine.threads_per_rank(request.ranks_here), machine.num_cores()
-    templates = [RunTemplate(name, config, request.own_text, threads) for name in strategies]
-    # on one GPU a baseline may be there already
-    same = {(template.strategy, template.config, template.ranks_here) for template in templates}
-    for baseline in baselines_in_other_precisions(request, config, strategies):
-        if (baseline.strategy, baseline.config, baseline.ranks_here) not in same:
-            templates.append(baseline)
-    if request.strategies in ("", "all") and not machine.num_gpus() and threads != num_cores:
-        templates.append(RunTemplate(strategy_list.BASELINE, config, request.own_text, num_cores))
+    threads = machine.threads_per_rank(request.ranks_here)
+    runs = [make_run(request, name, config, own, threads) for name in strategies]
+    runs += baselines_in_other_precisions(request, config, strategies)
+    if not named and not machine.num_gpus():
+        runs.append(make_run(request, baseline, config, own, machine.num_cores()))
     if request.with_aa:
-        if strategy_list.BASELINE not in strategies:
-            templates.append(RunTemplate(strategy_list.BASELINE, config, request.own_text, threads))
         again = dataclasses.replace(config, label="again")
         if config.label == again.label:
             raise UserError("--aa gives its second runs the label again: leave out --label again")
-        templates.append(
-            RunTemplate(strategy_list.BASELINE, again, f"{request.own_text} --label again".strip(), threads)
-        )
-    runs = make_runs(request, templates)
-    if request.strategies not in ("", "all") or config.precision == "bf16":
+        runs.append(make_run(request, baseline, config, own, threads))
+        runs.append(make_run(request, baseline, again, f"{own} --label again".strip(), threads))
+    if named or config.precision == "bf16":
         return runs
-    return skip_emulated_bf16(runs, "./bench run single ddp_amp")
+    return [dataclasses.replace(run, skip=preflight.why_bf16_is_too_slow(run.strategy, run.config)) for run in runs]
 
 
-def baselines_in_other_precisions(request: Request, config: Config, strategies: Sequence[str]) -> list[RunTemplate]:
+def baselines_in_other_precisions(request: Request, config: Config, strategies: Sequence[str]) -> list[Run]:
     """The baselines of mixed-precision strategies: their speed-ups are ratios to these."""
     threads = machine.threads_per_rank(request.ranks_here)
     is_one_rank = ranks_and_nodes(request.ranks_here) == (1, 1)
     return [
-        RunTemplate(
+        make_run(
+            request,
             name,
             dataclasses.replace(config, precision=precision),
             f"{request.own_text} --precision {precision}".strip(),
@@ -222,65 +202,37 @@ def baselines_in_other_precisions(request: Request, config: Config, strategies: 
     ]
 
 
-def make_runs(request: Request, templates: Sequence[RunTemplate]) -> list[Run]:
-    templates = [dataclasses.replace(template, num_seeds=request.num_seeds) for template in templates]
-    return order_rounds(
-        request, lambda round_number: [make_run(request, template, round_number) for template in templates]
-    )
-
-
-def order_rounds(request: Request, of_round: Callable[[int], list[Run]]) -> list[Run]:
-    """Rounds 1 to REPEATS, each in its order."""
-    planned = []
-    for round_number in range(1, request.repeats + 1):
-        runs = separate_checkpoint_folders(of_round(round_number))
-        runs = [dataclasses.replace(run, own_name=name) for run, name in zip(runs, name_runs(runs), strict=True)]
-        ordered = [runs[index] for index in run_order(len(runs), round_number)]
-        planned += [dataclasses.replace(run, position=position) for position, run in enumerate(ordered, 1)]
-    return planned
-
-
-def name_runs(runs: Sequence[Run]) -> list[str]:
-    """A name for each run of a round, as in charts: its strategy, and its variant or the settings that separate it
-    from the other runs of this strategy."""
-    identities = {id(run): Identity(run.requested, {}) for run in runs}
+def name_runs(runs: Sequence[Run]) -> list[Run]:
+    """The runs of a round, each once and with a name, as in charts: its strategy, and its variant or the settings that
+    separate it from the other runs of this strategy."""
+    runs = [*{run.requested_hash: run for run in reversed(runs)}.values()][::-1]
+    identities = [Identity(run.requested, {}) for run in runs]
     names: dict[int, str] = {}
     for strategy in dict.fromkeys(run.strategy for run in runs):
-        same_strategy = [run for run in runs if run.strategy == strategy]
-        others = [identities[id(run)] for run in runs if run.strategy != strategy]
-        labels = group_labels(strategy, [identities[id(run)] for run in same_strategy], others, machine.num_cores())
-        names |= {
-            id(run): f"{strategy}, {run.variant}" if run.variant else label
-            for run, label in zip(same_strategy, labels, strict=True)
-        }
-    return [names[id(run)] for run in runs]
+        own = [place for place, run in enumerate(runs) if run.strategy == strategy]
+        others = [identities[place] for place, run in enumerate(runs) if run.strategy != strategy]
+        labels = group_labels(strategy, [identities[place] for place in own], others, machine.num_cores())
+        names |= dict(zip(own, labels, strict=True))
+    return [
+        dataclasses.replace(run, own_name=f"{run.strategy}, {run.variant}" if run.variant else names[place])
+        for place, run in enumerate(runs)
+    ]
 
 
-def separate_checkpoint_folders(runs: list[Run]) -> list[Run]:
-    """If a strategy runs twice, the second folder's name ends in the hash of its settings."""
-    separated: list[Run] = []
-    used_folders: set[str] = set()
-    for run in runs:
-        folder = run.config.checkpoint_dir
-        if folder in used_folders:
-            own_folder = f"{folder}-{run.requested_hash}"
-            run = run.with_config(dataclasses.replace(run.config, checkpoint_dir=own_folder))
-        separated.append(run)
-        used_folders |= {folder} - {""}
-    return separated
+def round_of(runs: Sequence[Run], number: int) -> list[Run]:
+    """The runs in round `number`, from 1, in its order."""
+    order = run_order(len(runs), number)
+    return [runs[index].in_round(number, position) for position, index in enumerate(order, 1)]
 
 
-def remaining_runs(runs: list[Run], results: Path | None, retry: str = "") -> list[Run]:
+def remaining_runs(runs: Sequence[Run], results: Path | None, retry: str = "") -> list[Run]:
     """Those without a row yet, or whose last one is interrupted or has status `retry`."""
-    if results is None or not (results / "runs.csv").exists():
-        return runs
-    last = last_statuses(results)
+    last = last_statuses(results) if results else {}
     return [run for run in runs if last.get(run.key, "interrupted") in ("interrupted", retry)]
 
 
 def last_statuses(results: Path) -> dict[tuple[str, int], str]:
     """Status of the last row of each run, by Run.key."""
-
     rows, settings = read_table(results, "runs"), read_table(results, "settings")
     hashes = dict(zip(settings.settings, settings.asked_hash, strict=True))
     known = rows[rows.settings.isin(hashes) & rows.repeat.notna()]

@@ -50,21 +50,18 @@ def check_ranks(configs: Sequence[Config], ranks: Sequence[int], option: str = "
         )
 
 
-def emulates_bf16(flags: list[str]) -> bool:
-    """Whether oneDNN has no kernels in bf16 for an x86 processor with these vector_flags: it has some from AVX-512 and
-    from AVX-NE-CONVERT on (oneDNN, "CPU Dispatcher Control")."""
-    return "sse2" in flags and not {"avx512bw", "avx_ne_convert"} & set(flags)
-
-
-def why_bf16_is_too_slow(strategy: str, config: Config, remedy: str) -> str:
-    """Why a suite leaves out a bf16 run on a CPU that emulates it; '' for any other. remedy: what times it all the
-    same."""
-    if machine.num_gpus() or not emulates_bf16(vector_flags()):
+def why_bf16_is_too_slow(strategy: str, config: Config) -> str:
+    """Why a suite leaves out a bf16 run on a CPU that emulates it; '' for any other. oneDNN has kernels in bf16 for x86
+    from AVX-512 and from AVX-NE-CONVERT on (oneDNN, "CPU Dispatcher Control")."""
+    flags = {*vector_flags()}
+    if machine.num_gpus() or "sse2" not in flags or {"avx512bw", "avx_ne_convert"} & flags:
         return ""
     with contextlib.suppress(UserError):  # the run itself reports it
-        mixed = has_fact(strategy, "mixed_precision")
-        if resolve_precision(config.precision, None, mixed) == "bf16":
-            return f"this CPU emulates bf16, many times slower than fp32; to time it all the same, use {remedy}"
+        if resolve_precision(config.precision, None, has_fact(strategy, "mixed_precision")) == "bf16":
+            return (
+                "this CPU emulates bf16, many times slower than fp32; to time it all the same, use ./bench run single "
+                "ddp_amp"
+            )
     return ""
 
 
@@ -87,29 +84,38 @@ def check_rendezvous() -> None:
 
 def open_result_set(results: Path | None, prefix: str = "") -> Path:
     """The folder of a set, made where it is missing; None: a new one, whose name begins with `prefix`. Raises
-    UserError."""
+    UserError for one that is published or that cannot be written."""
     if results is None:
         return _new_result_set(prefix)
-    check_result_folder(results)
+    if why := why_not_writable(results):
+        raise UserError(f"{why}; leave --results out for a new set, or choose another")
+    place, named = Path(os.path.realpath(results)), f"--results {results}"
+    sets = Path(os.path.realpath(ROOT / "results"))
+    if place == sets:
+        raise UserError(f"{named} is the folder of all sets; choose a name in it, such as results/mine")
+    if place == sets / "latest":  # else each suite makes it a link to its set
+        raise UserError(f"{named}: there is no newest set; leave --results out for a new one")
+    try:
+        (results / "logs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{named} cannot be written: {error.strerror}; choose another folder") from None
     return results
 
 
 def _new_result_set(prefix: str) -> Path:
     """A folder that no other suite has made, even in the same second."""
-    try:
-        Path("results").mkdir(exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"results/ cannot be written: {error.strerror}; name another folder: --results FOLDER"
-        ) from None
     base = f"results/{prefix}{datetime.now():%Y%m%d-%H%M%S}"
-    for path in map(Path, (base, *(f"{base}-{n}" for n in range(2, 1000)))):
+    path, number = Path(base), 1
+    while True:
         try:
-            path.mkdir()
+            path.mkdir(parents=True)
             return path
         except FileExistsError:
-            continue
-    raise AssertionError("a thousand suites in one second")
+            number += 1
+            path = Path(f"{base}-{number}")
+        except OSError as error:
+            why = f"results/ cannot be written: {error.strerror}; name another folder: --results FOLDER"
+            raise UserError(why) from None
 
 
 def why_not_writable(results: Path) -> str:
@@ -120,18 +126,3 @@ def why_not_writable(results: Path) -> str:
     if inside or any((each / MARK).exists() for each in (place, *place.parents)):
         return f"--results {results} is published, and nothing is measured into it"
     return ""
-
-
-def check_result_folder(results: Path) -> None:
-    """Make the folder. Raises UserError for one that is published or that cannot be written."""
-    if why := why_not_writable(results):
-        raise UserError(f"{why}; leave --results out for a new set, or choose another")
-    place, named = Path(os.path.realpath(results)), f"--results {results}"
-    if place == Path(os.path.realpath(ROOT / "results")):
-        raise UserError(f"{named} is the folder of all sets; choose a name in it, such as results/mine")
-    if place == Path(os.path.realpath(ROOT / "results")) / "latest":  # else each suite makes it a link to its set
-        raise UserError(f"{named}: there is no newest set; leave --results out for a new one")
-    try:
-        (results / "logs").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{named} cannot be written: {error.strerror}; choose another folder") from None

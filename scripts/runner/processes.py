@@ -80,11 +80,11 @@ def end_processes(run_dir: Path, grace_s: float) -> None:
     First TERM: with a `grace_s`, to the ranks alone, if there are any; else to all but srun, which would kill its tasks
     at once. Then KILL, for what is alive after `grace_s`, until none is left.
     """
-    first, deadline = processes_of_run(run_dir), time.monotonic() + grace_s
-    to_terminate = [process for process in first if not _is_srun(process)] or first
+    found, deadline = processes_of_run(run_dir), time.monotonic() + grace_s
     # TERM to the ranks only, where they have time to write a checkpoint: after a TERM of its own, torchrun kills them
     # in 30 s and horovodrun in 5 s, which may be too early.
-    for process in [process for process in to_terminate if grace_s and _is_rank(process)] or to_terminate:
+    others = [process for process in found if not _is_srun(process)] or found
+    for process in [process for process in others if grace_s and _is_rank(process)] or others:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGCONT)  # a stopped process would keep the TERM for later
             process.terminate()
@@ -107,8 +107,8 @@ def end_processes(run_dir: Path, grace_s: float) -> None:
 
 
 def cancel_slurm_steps(run_dir: Path) -> None:
-    """End this Slurm job's steps of a run, which have its name (launchers/lib.sh): a killed srun leaves its
-    tasks on other nodes."""
+    """End this Slurm job's steps of a run, which have its name (launchers/lib.sh): a killed srun leaves its tasks on
+    other nodes."""
     job, deadline = os.environ.get("SLURM_JOB_ID"), time.monotonic() + STEPS_LIMIT_S
     while job and time.monotonic() < deadline:
         said = _output("squeue", "--noheader", "--steps", "--jobs", job, "--format", "%i %j")

@@ -50,13 +50,18 @@ def main(folder: RunFolder, command: list[str]) -> int:
     row = row_at_start(folder, plan, os.environ)
     sampler, cores = Sampler(folder.path), CoreCounters()
     run_end = run_command(command, folder, plan, sampler)
-    telemetry = sampler.stop()
-    row |= {"exit_code": run_end.exit_code, "wall_s": run_end.wall_s} | cores.shares(rank_cpu_s(folder))
-    row |= find_status(run_end, folder, sampler)
-    if row["status"] == "ok" and "images_per_s" not in row:
+    telemetry, summary = sampler.stop(), folder.summary() or {}
+    wall = summary.get("wall", {})
+    is_here = wall.get("boot_id") == boot_id()  # else another node's clock and power
+    row |= {"exit_code": run_end.exit_code, "wall_s": run_end.wall_s}
+    row |= cores.shares(wall.get("cpu_s") if is_here else None)
+    row |= find_status(run_end, folder, bool(summary))
+    if row["status"] == "ok" and summary:
+        row |= measured_columns(summary["row"], sampler if is_here else None)
+    elif row["status"] == "ok":
         print(f"{row['strategy']} #{plan['round']} is done; the first node has its row")
         return 0
-    reported = (folder.summary() or {}).get("reported", {})
+    reported = summary.get("reported", {})
     if row["status"] == "ok" and (why := why_invalid(plan["requested"], reported, os.environ, run_end.num_ranks)):
         row |= {"status": "invalid", "reason": why}
     # the commit and the changes are those of the start: a commit that is made during the run is not what ran
@@ -68,8 +73,25 @@ def main(folder: RunFolder, command: list[str]) -> int:
         print("warning: other processes used its GPUs meanwhile (nvidia-smi names them)", file=sys.stderr)
     of_run = {"run_id": row["run_id"]}
     append_rows(folder.results, "telemetry", [of_run | sample for sample in telemetry])
-    append_rows(folder.results, "wall", [of_run | part for part in wall_time_parts(run_end, folder)])
+    parts = wall_time_parts(run_end, wall, is_here) if wall else {}
+    append_rows(folder.results, "wall", [of_run | {"part": name, "seconds": s} for name, s in parts.items()])
     return 128 + run_end.signum if run_end.signum else exit_code
+
+
+def measured_columns(row: dict[str, Any], sampler: Sampler | None) -> dict[str, Any]:
+    """What the reporting rank has measured, with the interval and the energy of its windows. sampler: None where that
+    rank ran on another machine."""
+    windows = row.pop("windows", [])
+    if not windows:
+        return row
+    from scripts.results.intervals import run_interval  # scipy, which nothing needs while the run is timed
+
+    interval = run_interval([(images, seconds) for images, seconds, _ in windows])
+    row |= {"images_per_s_ci_low": interval.low, "images_per_s_ci_high": interval.high}
+    if sampler:
+        row["energy_j_per_image"] = sampler.energy_j_per_image(windows, row)
+        row["other_gpu_processes"] = sampler.most_others(row)
+    return row
 
 
 def record_skipped(folder: RunFolder, reason: str, env: Mapping[str, str]) -> int:
@@ -137,19 +159,20 @@ def write_row(
 
 
 def run_command(command: list[str], folder: RunFolder, plan: Mapping[str, Any], sampler: Sampler) -> RunEnd:
-    """Run `command` to its end, to the limit, or to the first ending signal; leave no process of it."""
+    """Run `command` to its end, to the limit, or to the first ending signal; leave no process of it.
+
+    A command that has not ended by itself gets the time that its ranks need for a checkpoint.
+    """
     signals: list[int] = []
-    requested = plan["requested"]
     for signum in ending_signals():
         signal.signal(signum, lambda number, frame: signals.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ending_signals())  # SignalForwarder blocks SIGINT
+    requested = plan["requested"]
     with open(folder.log, "ab") as log, processes.ended_without_us(folder.path):
         log.write(f"$ {shlex.join(command)}\n".encode())
         log.flush()
-        began = time.monotonic()
         num_ranks = int(os.environ.get("NPROC") or 1) * int(os.environ.get("NODES") or 1)  # that the launcher starts
-        run_end = RunEnd(0, 0.0, began, limit_s=requested.get("limit_s", 0.0), num_ranks=num_ranks)
-        run_end.is_rank = run_end.num_ranks == 1 and command[1:2] == ["-m"] and command[2].startswith("benchmarks.")
+        run_end = RunEnd(0, 0.0, time.monotonic(), limit_s=requested.get("limit_s", 0.0), num_ranks=num_ranks)
         child = start_command(command, folder, requested, log)
         try:
             sampler.start()
@@ -163,9 +186,16 @@ def run_command(command: list[str], folder: RunFolder, plan: Mapping[str, Any], 
                 run_end.stopped = processes.continue_stopped(folder.path)
                 processes.write_stacks(folder.path, log)
         finally:
-            end_run(child, folder, requested, run_end)
+            run_end.wall_s = time.monotonic() - run_end.began
+            run_end.grace_s = checkpoint_grace_s(requested, folder, run_end.wall_s)
+            grace_s = (run_end.grace_s or processes.GRACE_S) if child.poll() is None else 0.0
+            processes.end_processes(folder.path, grace_s)
+            try:
+                run_end.exit_code = child.wait(processes.GRACE_S)
+            except subprocess.TimeoutExpired:  # the kernel holds it, as a hung file system does: leave it
+                run_end.exit_code = -signal.SIGKILL
     if run_end.signum:
-        run_end.wall_s = time.monotonic() - began
+        run_end.wall_s = time.monotonic() - run_end.began
     return run_end
 
 
@@ -184,20 +214,6 @@ def start_command(command: list[str], folder: RunFolder, requested: dict, log: I
         start_new_session=True,
         preexec_fn=die_with_parent(),
     )
-
-
-def end_run(child: subprocess.Popen[bytes], folder: RunFolder, requested: dict, run_end: RunEnd) -> None:
-    """End every process that is left, and note how long that took and the exit code. A command that has not ended by
-    itself gets the time that its ranks need for a checkpoint."""
-    run_end.wall_s = time.monotonic() - run_end.began
-    run_end.grace_s = checkpoint_grace_s(requested, folder, run_end.wall_s)
-    grace_s = (run_end.grace_s or processes.GRACE_S) if child.poll() is None else 0.0
-    processes.end_processes(folder.path, grace_s)
-    run_end.ending_s = time.monotonic() - run_end.began - run_end.wall_s
-    try:
-        run_end.exit_code = child.wait(processes.GRACE_S)
-    except subprocess.TimeoutExpired:  # the kernel holds it, as a hung file system does: leave it
-        run_end.exit_code = -signal.SIGKILL
 
 
 def checkpoint_grace_s(requested: dict, folder: RunFolder, ran_s: float) -> float:
@@ -239,24 +255,13 @@ def wait_for_end(
             bar.refresh()
 
 
-def wall_time_parts(run_end: RunEnd, folder: RunFolder) -> list[dict]:
-    """Named parts, which sum to wall_s."""
-    summary = folder.summary()
-    if not summary:
-        return []
-    wall = summary["wall"]
-    if wall["boot_id"] != boot_id():  # another node's clock
-        parts = {"queue, start and shutdown": run_end.wall_s - sum(wall["parts"].values())} | wall["parts"]
-    else:
-        parts = {"launcher and start of processes": wall["started_at"] - run_end.began}
-        parts |= wall["parts"] | {"shutdown": run_end.began + run_end.wall_s - wall["ended_at"]}
-    return [{"part": part, "seconds": seconds} for part, seconds in parts.items()]
-
-
-def rank_cpu_s(folder: RunFolder) -> float | None:
-    """CPU time of the reporting rank, where it ran on this machine."""
-    wall = (folder.summary() or {}).get("wall", {})
-    return wall.get("cpu_s") if wall.get("boot_id") == boot_id() else None
+def wall_time_parts(run_end: RunEnd, wall: Mapping[str, Any], is_here: bool) -> dict[str, float]:
+    """Seconds of named parts, which sum to wall_s. wall: as the reporting rank timed it; is_here: by this machine's
+    clock."""
+    if not is_here:
+        return {"queue, start and shutdown": run_end.wall_s - sum(wall["parts"].values())} | wall["parts"]
+    before = {"launcher and start of processes": wall["started_at"] - run_end.began}
+    return before | wall["parts"] | {"shutdown": run_end.began + run_end.wall_s - wall["ended_at"]}
 
 
 def nccl_network(folder: RunFolder) -> dict[str, str]:
@@ -288,13 +293,11 @@ def run_command_line(words: list[str]) -> int:
     try:
         if rest[0] == "--skip":
             return record_skipped(folder, rest[1], os.environ)
-        with hold_lock(folder.plan):  # while it is held, nobody takes this for a lost run
+        with hold_lock(folder.plan):  # while it is held, make clean keeps the set
             return main(folder, rest[1:])
     except OSError as error:  # such as a full disk under the log
-        print(
-            f"error: {error.filename or 'the run'}: {error.strerror}; free space, or choose another --results",
-            file=sys.stderr,
-        )
+        place = error.filename or "the run"
+        print(f"error: {place}: {error.strerror}; free space, or choose another --results", file=sys.stderr)
         return 1
 
 

@@ -52,6 +52,11 @@ class Request:
         """The user's own flags, as typed."""
         return shlex.join(self.own_flags)
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether its set is there, and has rows."""
+        return self.results is not None and (self.results / "runs.csv").exists()
+
 
 def read_request(options: Any, own_flags: Sequence[str] = ()) -> Request:
     """The request of a command. options: such as RoundOptions. own_flags: of the configuration.
@@ -61,10 +66,9 @@ def read_request(options: Any, own_flags: Sequence[str] = ()) -> Request:
     given = vars(options)
     if given.get("nproc"):
         os.environ["NPROC"] = str(given["nproc"])
-    flags = ["--config", str(given.get("config") or default_config())]
-    if given.get("data"):
-        flags += ["--data", str(given["data"])]
     node_rank()
+    flags = ["--config", str(given.get("config") or default_config())]
+    flags += ["--data", str(given["data"])] if given.get("data") else []
     results = given.get("results")
     if results and results.is_symlink():  # results/latest is about to be linked anew
         results = Path(os.path.relpath(results.resolve()))

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import read_table
 from scripts.results.settings import settings_hash
-from scripts.runner.plan import Run, last_statuses
+from scripts.runner.plan import Run, last_statuses, round_of
 from scripts.runner.request import Request
 from scripts.shared.nodes import ranks_and_nodes
 
@@ -33,35 +33,34 @@ def open_ended(request: Request) -> bool:
     return request.until is not None or request.budget_s is not None
 
 
-def num_planned_rounds(request: Request, of_round: Callable[[int], list[Run]]) -> int:
-    """`repeats`, or the last round that has a row, where that is more: it is finished before another is added."""
-    if not open_ended(request) or request.results is None or not (request.results / "runs.csv").exists():
-        return request.repeats
-    requested = {run.requested_hash for run in of_round(1)}
-    recorded = [round_number for name, round_number in last_statuses(request.results) if name in requested]
-    return max([request.repeats, *recorded])
+def planned_runs(runs: Sequence[Run], request: Request) -> list[Run]:
+    """The runs of `repeats` rounds, or until the last round that has a row, where that is more: it is finished before
+    another is added. runs: of a round."""
+    most = request.repeats
+    if open_ended(request) and request.results is not None:
+        requested = {run.requested_hash for run in runs}
+        most = max([most, *(number for name, number in last_statuses(request.results) if name in requested)])
+    return [run for number in range(1, most + 1) for run in round_of(runs, number)]
 
 
 def check_rounds(runs: Sequence[Run], request: Request) -> None:
     """Raises UserError for seeds, a width or a budget that no number of rounds can fulfil, and for a set that
-    torchrun's nodes cannot continue."""
+    torchrun's nodes cannot continue. runs: of a round."""
     if request.num_seeds > request.repeats:
         raise UserError(
             f"--seeds {request.num_seeds} needs a round for each seed; give --repeats {request.num_seeds} or more, not "
             f"{request.repeats}"
         )
     by_torchrun = ranks_and_nodes(1)[1] > 1 and bool(machine.number_from_env("NNODES", "a number of nodes"))
-    if by_torchrun and request.results is not None and (request.results / "runs.csv").exists():
+    if by_torchrun and request.has_rows:
         raise UserError(
             f"{request.results} has runs, and with NNODES no set can be continued: the first node alone has rows, so "
             f"that nodes would not agree on what is left; give each node a new --results"
         )
-    if not open_ended(request):
-        return
     name = "--until" if request.until is not None else "--budget"
-    if by_torchrun:
+    if by_torchrun and open_ended(request):
         raise UserError(f"{name} is for one machine or Slurm: nodes of torchrun have to agree; give --repeats")
-    if request.until is not None and len({run.key for run in runs if run.round == 1}) < 2:
+    if request.until is not None and len(runs) < 2:
         two = "is the width of ratios, so that it needs two strategies or more"
         raise UserError(f"{name} {two}; --budget goes with one")
 
@@ -78,42 +77,37 @@ def describe_end(request: Request) -> str:
     return f"then more such rounds until {', or '.join(ends)}" if ends else ""
 
 
-def generate_rounds(
-    left: Sequence[Run], of_round: Callable[[int], list[Run]], request: Request, results: Path
-) -> Iterator[list[Run]]:
-    """Round 0, which warms the machine, then the runs that are left, then added rounds. left: of the planned rounds.
-    of_round: all runs of a round. Prints why no more rounds are added."""
-    began, round_s = time.monotonic(), _longest_round_s(of_round(1), results)
-    num_planned, needs_warm_up = num_planned_rounds(request, of_round), not is_only_run(left, request)
-    planned = ([*runs] for _, runs in itertools.groupby(left, lambda run: run.round))
-    added = (of_round(round_number) for round_number in itertools.count(num_planned + 1))
-    for number, runs in enumerate(itertools.chain(planned, added if open_ended(request) else ())):
+def generate_rounds(left: Sequence[Run], runs: Sequence[Run], request: Request, results: Path) -> Iterator[list[Run]]:
+    """Round 0, which warms the machine, then the runs that are left, then added rounds. left: of planned_runs. runs: of
+    a round. Prints why no more rounds are added."""
+    began, round_s = time.monotonic(), 0.0
+    last_planned, needs_warm_up = planned_runs(runs, request)[-1].round, not is_only_run(left, request)
+    planned = ([*of_round] for _, of_round in itertools.groupby(left, lambda run: run.round))
+    added = (round_of(runs, number) for number in itertools.count(last_planned + 1))
+    for number, of_round in enumerate(itertools.chain(planned, added if open_ended(request) else ())):
+        if of_round[0].round > last_planned and _is_finished(of_round, request, results):
+            return
         left_s = math.inf if request.budget_s is None else request.budget_s - (time.monotonic() - began)
-        if runs[0].round > num_planned:
-            if _is_finished(runs, request, results, left_s, round_s):
-                return
-        elif number and round_s > left_s:  # the first round is run in any case
-            print(_does_not_fit(request, round_s))
+        if number and round_s > left_s:  # the first round is run in any case
+            print(f"--budget {request.budget_s:g}s: another round, of about {round_s:.0f} s, does not fit")
             return
         if needs_warm_up:
-            yield from _warm_up(runs, results)
+            yield from _warm_up(of_round, results)
             needs_warm_up = False
         round_began = time.monotonic()
-        yield runs
+        yield of_round
         round_s = max(round_s, time.monotonic() - round_began)  # charts are drawn in it, too
 
 
 def is_only_run(left: Sequence[Run], request: Request) -> bool:
     """Whether a new set gets one run only, which needs no warm-up."""
-    fresh = request.results is None or not (request.results / "runs.csv").exists()
-    return len(left) == 1 and fresh and not open_ended(request)
+    return len(left) == 1 and not request.has_rows and not open_ended(request)
 
 
 def warm_up_runs(left: Sequence[Run]) -> list[Run]:
     """The timed parts of these runs as round 0. One is enough: the next is started only where the one before was
     skipped."""
-    started = [run for run in {run.key: run for run in left}.values() if not run.skip]
-    return [dataclasses.replace(run.timed_part(), round=0, position=0) for run in started]
+    return [dataclasses.replace(run.timed_part(), round=0, position=0) for run in left if not run.skip]
 
 
 def _warm_up(left: Sequence[Run], results: Path) -> Iterator[list[Run]]:
@@ -125,48 +119,31 @@ def _warm_up(left: Sequence[Run], results: Path) -> Iterator[list[Run]]:
             return
 
 
-def _longest_round_s(runs: Sequence[Run], results: Path) -> float:
-    """Seconds of the longest recorded round of these runs; 0 without one."""
-    requested = {run.requested_hash for run in runs}
-    settings = read_table(results, "settings")
-    rows = read_table(results, "runs")
-    rows = rows[rows.settings.isin(settings[settings.asked_hash.isin(requested)].settings)]
-    return 0.0 if rows.empty else float(rows.groupby("repeat").wall_s.sum().max())
-
-
-def _is_finished(runs: Sequence[Run], request: Request, results: Path, left_s: float, round_s: float) -> bool:
+def _is_finished(runs: Sequence[Run], request: Request, results: Path) -> bool:
     """Whether no more rounds are added; prints why. runs: the next round."""
     from scripts.results.intervals import precise_enough, widest_half_width  # scipy: more than all other imports
 
-    done, until = runs[0].round - 1, f"--until {format_percent(request.until or 0)}"
+    done, until = runs[0].round - 1, request.until
     groups, ratios = timed_groups(runs, results)
+    is_timed = any(done in group.round_numbers for group in groups)
+    why = "" if is_timed else f"no run of round {done} was timed"
+    if until is None:
+        if why:
+            print(why)
+        return not is_timed
     width = widest_half_width(ratios)
     known = "no half-width is known" if width is None else f"the family-wise half-width is {format_percent(width)}"
     known += f" after {done} rounds"
-    why = ""
-    if request.until is not None and precise_enough(ratios, request.until):
-        print(f"{until} is reached: {known}")
+    if precise_enough(ratios, until):
+        print(f"--until {format_percent(until)} is reached: {known}")
         return True
-    if not any(done in group.round_numbers for group in groups):
-        why = f"no run of round {done} was timed"
-    elif round_s > left_s:
-        why = _does_not_fit(request, round_s)
-    elif request.until is not None and len(groups) < 2:
+    if not why and len(groups) < 2:
         why = "only one strategy has a timed run"
-    elif request.until is not None and request.budget_s is None and done >= MAX_ROUNDS:
+    elif not why and request.budget_s is None and done >= MAX_ROUNDS:
         why = f"{MAX_ROUNDS} rounds are the most without --budget"
-    if request.until is not None:
-        print(
-            f"{until} is not reached: {known}{estimate_rounds(width, request.until, done)}"
-            + (f"; {why}" if why else "")
-        )
-    elif why:
-        print(f"{why}; {done} rounds")
+    known += estimate_rounds(width, until, done) + (f"; {why}" if why else "")
+    print(f"--until {format_percent(until)} is not reached: {known}")
     return bool(why)
-
-
-def _does_not_fit(request: Request, round_s: float) -> str:
-    return f"--budget {request.budget_s:g}s: another round, of about {round_s:.0f} s, does not fit"
 
 
 def estimate_rounds(width: float | None, until: float, done: int) -> str:

@@ -14,7 +14,7 @@ from benchmarks.common.run_folder import Half, RunFolder
 from scripts.data.check import check_image_folder
 from scripts.results.settings import settings_hash
 from scripts.runner import preflight
-from scripts.runner.plan import Run, RunTemplate, make_run
+from scripts.runner.plan import Run, make_run
 from scripts.runner.request import Request
 from scripts.shared import strategy_list
 from scripts.shared.commands import bench_command
@@ -156,8 +156,8 @@ def _proof_run(request: Request, strategy: str, config: Config, ranks_here: int,
         check_image_folder(config.data)  # the reference reads the files
     exact = sums_are_exact(strategy_list.total_ranks_and_nodes(strategy, ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
-    template = RunTemplate(strategy, proof_config(config, num_steps, exact=exact), threads=1, ranks_here=ranks_here)
-    return make_run(request, template)
+    proof = proof_config(config, num_steps, exact=exact)
+    return make_run(request, strategy, proof, threads=1, ranks_here=ranks_here).in_round(1)
 
 
 def _without_duplicates(runs: Iterable[Run]) -> list[Run]:

@@ -262,7 +262,7 @@ def test_the_default_batch_is_halved_until_every_core_strategy_fits(monkeypatch,
     needed_gb = {}
     for batch in (64, 128):
         own = variables_on_gpus(monkeypatch, f"{flags} --batch-per-device {batch}", GPU_MEMORY_GB=1000)
-        for run in plan.plan_strategies(dataclasses.replace(own, repeats=1)):
+        for run in plan.plan_strategies(own):
             config = memory_check.resolve_config(run.strategy, run.config, 2)
             bytes_needed = peak_bytes(config, layout_function(run.strategy)(config, 2)) + RESERVED_BYTES
             needed_gb[batch] = max(needed_gb.get(batch, 0), bytes_needed / 1e9)
@@ -272,7 +272,7 @@ def test_the_default_batch_is_halved_until_every_core_strategy_fits(monkeypatch,
     assert "note: 64 images on each GPU instead of 256" in (note := capsys.readouterr().err) and "on one device" in note
     alone = with_fitting_batch(dataclasses.replace(variables, strategies="ddp_amp"))
     assert alone.flags == found.flags
-    runs = plan.plan_strategies(dataclasses.replace(found, repeats=1))
+    runs = plan.plan_strategies(found)
     assert all(not run.skip for run in plan.skip_what_does_not_fit(runs))
     monkeypatch.setattr(memory_check, "free_group_memory_bytes", lambda: 1.0)  # the host's memory
     assert with_fitting_batch(variables_on_gpus(monkeypatch, flags, GPU_MEMORY_GB=1000)).flags == variables.flags

@@ -66,32 +66,6 @@ def test_the_rank_that_failed_is_named_whatever_its_message_holds(own):
         assert (status, reason.removesuffix(SMALLER_BATCH)) == ("failed", f"rank 1: {own}"), left
 
 
-TORCHRUN = """Failures:
-[1]:
-  time      : 2026-11-22_19:33:10
-  host      : localhost
-  rank      : 0 (local_rank: 0)
-  exitcode  : -15 (pid: 7263)  (SIGTERM)
-------------------------------------------------------
-Root Cause (first observed failure):
-[0]:
-  time      : 2026-11-22_19:33:10
-  host      : localhost
-  rank      : 1 (local_rank: 1)
-  exitcode  : {code} (pid: 7264)  ({name})
-"""
-
-
-def test_a_rank_that_somebody_sent_sigterm_is_named():
-    """Protects the cause where a program that watches memory ends a rank politely; torchrun's own SIGTERM is none."""
-    left = [{"status": "failed", "reason": LEFT[0], "rank": 0}]
-    for notes in ([], left):
-        log = TORCHRUN.format(code=-15, name="SIGTERM")
-        assert first_cause(notes, log, 1, [], num_ranks=2) == ("failed", "rank 1: signal 15")
-    other = first_cause([], TORCHRUN.format(code=1, name="no signal"), 1, [], num_ranks=2)
-    assert "signal" not in other[1].partition("exit code 1")[0]
-
-
 @pytest.mark.parametrize(
     ("text", "helps"),
     [
@@ -157,3 +131,28 @@ def test_a_rank_without_memory_names_the_smaller_batch(reason, helps):
     status, found = first_cause([{"rank": 0, "status": "failed", "reason": reason}], "", 1, [], num_ranks=1)
     assert (status, found.startswith(f"rank 0: {reason}")) == ("failed", True)
     assert ("--global-batch" in found) == helps
+
+
+NCCL = """[rank{0}]:[E1121 ProcessGroupNCCL.cpp:683] [Rank {0}] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=9408, Timeout(ms)=10000) ran for 10021 ms
+"""
+NEWER = "E1121 7 ProcessGroupNCCL.cpp:512] [TC][rank={0}][name=default_pg] Operation timed out after 10000 ms\n"
+SIGNAL_6 = "  rank      : 0 (local_rank: 0)\n  exitcode  : -6 (pid: 7)\n"
+
+
+@pytest.mark.parametrize("line", [NCCL, NEWER])
+def test_what_nccl_says_of_a_rank_that_hangs(line):
+    """NCCL's watchdog, of torch 2.15 in other words, aborts the ranks that waited: they leave no note, and their signal
+    6 is not the cause."""
+    log = line.format(0) + line.format(2) + SIGNAL_6
+    timeout = "rank 0: a collective timed out"
+    assert first_cause([], log, 1, [], num_ranks=3) == ("timeout", f"{timeout}; rank 1 gave no sign")
+    assert first_cause([], log, 1, [], num_ranks=4) == ("timeout", timeout)
+    assert first_cause([], SIGNAL_6, 1, [], num_ranks=3) == ("failed", "rank 0: signal 6")
+
+
+def test_a_command_without_a_result_says_how_it_ended():
+    """Protects who looks for the cause of a run in one process: there is no launcher of ranks that could be meant."""
+    assert first_cause([], "", 0, [], num_ranks=1) == ("failed", "ended with exit code 0 but left no result")
+    assert first_cause([], "", -9, [], num_ranks=1)[1].startswith("its command: signal 9, possibly out of memory")
+    assert first_cause([], "x\nKeyError: 'a'\n", 1, [], num_ranks=1) == ("failed", "exit code 1: KeyError: 'a'")

@@ -76,7 +76,7 @@ def test_a_launcher_starts_a_rank_a_gpu(see, recorder, monkeypatch, tmp_path, nu
     monkeypatch.setenv("STRATEGIES", "all")
     variables = asked()
     assert variables.flags[:2] == ["--config", "configs/imagenet-bench.yaml"] and variables.ranks_here == num_gpus
-    runs = [run for run in plan.plan_strategies(variables) if run.round == 1]
+    runs = plan.round_of(plan.name_runs(plan.plan_strategies(variables)), 1)
     assert {run.strategy for run in runs} == set(STRATEGIES)
     for run in runs:
         call = launched(recorder, run, tmp_path / "a set")
@@ -103,11 +103,11 @@ def test_nproc_is_the_gpus_of_one_process(see, recorder, monkeypatch, tmp_path, 
     monkeypatch.setenv("NPROC", "1")
     variables = asked()
     config = dataclasses.replace(SMALL, data="")
-    call = launched(recorder, plan.make_run(variables, plan.RunTemplate(name, config)), tmp_path / "a set")
+    call = launched(recorder, plan.make_run(variables, name, config).in_round(1), tmp_path / "a set")
     assert call["env"]["CUDA_VISIBLE_DEVICES"] == "0"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     recorder.variables["CUDA_VISIBLE_DEVICES"] = "1,0"
-    call = launched(recorder, plan.make_run(variables, plan.RunTemplate(name, config)), tmp_path / "a set")
+    call = launched(recorder, plan.make_run(variables, name, config).in_round(1), tmp_path / "a set")
     assert call["env"]["CUDA_VISIBLE_DEVICES"] == "1"
     layout = importlib.import_module(f"benchmarks.{name}").layout(config, 1)
     assert layout.num_devices == 1

@@ -20,22 +20,31 @@ from benchmarks.common.files import hold_lock
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.data import pack
-from scripts.results.settings import READERS, requested_settings
-from scripts.runner import loop, plan, preflight
+from scripts.results.settings import requested_settings
+from scripts.runner import plan, preflight, rounds
 from scripts.shared import gpus, source_version
 from scripts.shared.nodes import ranks_and_nodes
-from scripts.shared.strategy_list import CORE_STRATEGIES, all_strategies, parse_strategies
-from scripts.studies.sweep.plan import flag_words, parse_value
 from scripts.verify import cases
 
-# --- done already -------------------------------------------------------------------------------------------------
+
+def planned(request) -> list[plan.Run]:
+    """The runs of a request's rounds."""
+    return rounds.planned_runs(plan.name_runs(plan.plan_strategies(request)), request)
+
+
+def named(request) -> list[plan.Run]:
+    """The runs of one round."""
+    return plan.name_runs(plan.plan_strategies(request))
+
+
+# --- done already -----------------------------------------------------------------------------------------------------
 
 
 def test_a_suite_is_done_where_every_run_has_its_row(make_request, tmp_path):
     """Protects hours of measured runs: given again, only what is missing, interrupted, or named by RETRY is run."""
-    runs, results = plan.plan_strategies(make_request()), tmp_path / "a set"
-    named = [(run.round, run.strategy) for run in runs]
-    assert sorted(named) == [(1, "ddp"), (1, "single"), (2, "ddp"), (2, "single")] and named[0][1] != named[2][1]
+    runs, results = planned(make_request()), tmp_path / "a set"
+    names = [(run.round, run.strategy) for run in runs]
+    assert sorted(names) == [(1, "ddp"), (1, "single"), (2, "ddp"), (2, "single")] and names[0][1] != names[2][1]
     assert plan.remaining_runs(runs, results) == runs == plan.remaining_runs(runs, None)
     for run, status in zip(runs, ("ok", "failed", "interrupted"), strict=False):
         finish([run], results, status)
@@ -49,7 +58,6 @@ def test_a_suite_is_done_where_every_run_has_its_row(make_request, tmp_path):
     ("flags", "differs"),
     [
         ("--norm group", True),
-        ("--weight-decay 0", True),
         ("--no-augment", True),
         ("--workers 3", True),
         ("--seed 1", True),
@@ -62,8 +70,8 @@ def test_a_suite_is_done_where_every_run_has_its_row(make_request, tmp_path):
 def test_a_suite_runs_again_exactly_what_differs(make_request, tmp_path, flags, differs):
     """Protects a set from holding one row for two models: every field that counts makes another run."""
     results = tmp_path / "a set"
-    finish(plan.plan_strategies(make_request()), results)
-    other = plan.plan_strategies(make_request(ARGS=flags, STRATEGIES="single ddp ddp_spawn"))
+    finish(planned(make_request()), results)
+    other = planned(make_request(ARGS=flags, STRATEGIES="single ddp ddp_spawn"))
     new = [run for run in other if run.strategy == "ddp_spawn"]
     assert plan.remaining_runs(other, results) == (other if differs else new)
 
@@ -77,35 +85,17 @@ def test_other_ranks_threads_and_images_are_other_runs(make_request, tmp_path):
     shutil.copytree(tmp_path / "images", tmp_path / "changed")
     next((tmp_path / "changed" / "train").rglob("*.JPEG")).rename(tmp_path / "changed" / "train" / "waves" / "x.JPEG")
     folder = {"ARGS": "--loader folder", "DATA": tmp_path / "images"}
-    finish(plan.plan_strategies(make_request(**folder)), results)
+    finish(planned(make_request(**folder)), results)
 
     def left(**variables) -> int:
-        return len(plan.remaining_runs(plan.plan_strategies(make_request(**folder | variables)), results))
+        return len(plan.remaining_runs(planned(make_request(**folder | variables)), results))
 
     assert left() == left(DATA=tmp_path / "a copy") == 0
     assert left(DATA=tmp_path / "changed") == left(NPROC=4) == left(THREADS_PER_RANK=7) == 4
     assert left(NNODES=2) == 2  # of ddp: single has one node anyway
 
 
-def names_of(runs) -> list[tuple]:
-    """(strategy, precision, threads a rank) of each run of a round."""
-    return sorted((run.strategy, run.config.precision, run.requested["threads_per_rank"]) for run in runs)
-
-
-@pytest.mark.parametrize(
-    ("strategies", "variables", "refused"),
-    [
-        ("horovod_ddp ddp", {"HOSTS": "a:4,b:4"}, "HOSTS would not reach ddp"),
-        ("slurm", {"HOSTS": "a:4,b:4"}, "HOSTS would not reach slurm"),
-        ("single horovod_ddp", {"HOSTS": "a:4,b:4"}, ""),
-        ("single ddp", {"NNODES": 2}, ""),
-    ],
-)
-def test_machines_that_a_launcher_would_not_use_are_refused(make_request, strategies, variables, refused):
-    """Protects settings from naming ranks and nodes that a run never had."""
-    make_request(**variables)
-    with pytest.raises(UserError, match=refused) if refused else contextlib.nullcontext():
-        preflight.check_nodes_variables(strategies.split())
+# --- which runs -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("variables", [{}, {"NPROC": 1}, {"NUM_GPUS": 2, "NPROC": 2}, {"STRATEGIES": "single ddp"}])
@@ -113,17 +103,16 @@ def test_one_process_on_all_cores_is_a_reference_on_cpus(make_request, monkeypat
     """Protects CPU results from looking faster than plain threads: a run more, where it differs from single's."""
     monkeypatch.setattr(machine, "num_cores", lambda: 4)
     monkeypatch.setattr(plan, "_fingerprint", lambda *_: "")
-    runs = [
-        each for each in names_of(plan.plan_strategies(make_request(**{"STRATEGIES": "", "REPEATS": 1} | variables)))
-    ]
-    plain = [each[2] for each in runs if each[:2] == ("single", "fp32")]
-    assert plain == ([2, 4] if not variables else [4] if "NPROC" in variables and len(variables) == 1 else [2])
+    runs = named(make_request(**{"STRATEGIES": ""} | variables))
+    plain = [run for run in runs if (run.strategy, run.config.precision) == ("single", "fp32")]
+    expected = [2, 4] if not variables else [4] if variables == {"NPROC": 1} else [2]
+    assert sorted(run.requested["threads_per_rank"] for run in plain) == expected
 
 
 @pytest.mark.parametrize("strategies", ["single ddp", "ddp"])
 def test_an_a_a_suite_runs_the_baseline_twice_a_round_under_two_names(make_request, strategies):
     """Protects A/A: both halves are the same run, but for the name, and there whatever strategies are named."""
-    runs = plan.plan_strategies(make_request(STRATEGIES=strategies, REPEATS=2, AA="yes"))
+    runs = planned(make_request(STRATEGIES=strategies, REPEATS=2, AA="yes"))
     for number in (1, 2):
         names = {run.name: run for run in runs if run.round == number}
         assert names.keys() == {"single", "single, again", "ddp"}
@@ -150,26 +139,7 @@ def test_packed_files_alone_are_enough_for_a_plan(make_request, own_data, monkey
         cases.cases_of_request(make_request(**variables), 20)  # the proof's reference reads the files
 
 
-# --- which strategies, and over what ------------------------------------------------------------------------------
-
-
 WITH_AVX2, WITH_AVX512 = ["avx2", "fma", "sse2"], ["avx2", "avx512bw", "fma", "sse2"]
-OPTIONS_OF_SOME = {
-    **{"bucket_cap_mb": "1", "static_graph": "yes", "gradient_as_bucket_view": "yes", "comm_hook": "fp16"},
-    **{"powersgd_rank": "2", "shard_ranks": "1", "local_period": "2", "local_group": "2", "compression": "fp16"},
-    **{"opt_level": "O2", "cut": "3", "split_size": "4", "copy_stream": "yes", "microbatches": "2"},
-    **{"pipeline_schedule": "gpipe", "broadcast_buffers": "no"},
-}
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_an_option_of_some_strategies_is_refused_by_none(make_request, monkeypatch, name):
-    """Protects `make bench-all ARGS="--compression fp16"`: whoever does not read the option runs as ever. That scripts
-    of others read none is in tests/benchmarks/test_host.py. Mutant: a check of KEY against STRATEGIES."""
-    monkeypatch.setattr(preflight, "vector_flags", lambda: WITH_AVX512)
-    flags = " ".join(flag_words({name: parse_value(name, OPTIONS_OF_SOME[name])}))
-    runs = plan.plan_strategies(make_request(STRATEGIES="all", ARGS=flags))
-    assert {run.strategy for run in runs} == {*all_strategies()} and not any(run.skip for run in runs)
 
 
 @pytest.mark.parametrize("strategies", ["", "all"])
@@ -179,7 +149,7 @@ def test_nobody_waits_for_a_bf16_that_the_cpu_emulates(make_request, monkeypatch
 
     def skipped(flags: list[str], **given: str) -> list[tuple[str, str]]:
         monkeypatch.setattr(preflight, "vector_flags", lambda: flags)
-        runs = plan.plan_strategies(make_request(REPEATS="1", **given))
+        runs = named(make_request(**given))
         return sorted((run.strategy, run.name) for run in runs if run.skip)
 
     assert skipped(WITH_AVX2, STRATEGIES=strategies) == [("ddp_amp", "ddp_amp"), ("single", "single, bf16")]
@@ -188,93 +158,57 @@ def test_nobody_waits_for_a_bf16_that_the_cpu_emulates(make_request, monkeypatch
     assert skipped(WITH_AVX2, STRATEGIES=strategies, ARGS="--precision bf16") == []
 
 
-def test_bench_all_runs_the_core_and_all_of_them_where_requested(make_request):
-    """Protects the time of a first run: what came later than the first eleven strategies is asked for."""
-    assert parse_strategies("ddp single ddp") == ["ddp", "single"]  # named twice, it runs once
-    by_default = {run.strategy for run in plan.plan_strategies(make_request(STRATEGIES="", REPEATS=1))}
-    assert by_default == set(CORE_STRATEGIES) < set(all_strategies())
-    named = [run.strategy for run in plan.plan_strategies(make_request(STRATEGIES="all", REPEATS=1))]
-    assert set(named) == set(all_strategies())
-
-
 @pytest.mark.parametrize(
     ("args", "capability", "more"),
     [
         ("", None, [("single", "bf16", 2)]),
         ("", (8, 0), [("single", "bf16", 2)]),
         ("", (7, 0), [("ddp_amp", "fp32", 1)]),  # it runs auto's choice, fp16, on one rank
-        ("--precision auto", None, [("single", "bf16", 2)]),
         ("--precision auto", (8, 0), []),
-        ("--precision bf16", None, []),
         ("--precision fp16", (8, 0), [("ddp_amp", "fp16", 1)]),
     ],
 )
 def test_the_baseline_is_timed_in_every_precision_that_is_used(make_request, monkeypatch, args, capability, more):
     """Protects x single: without a baseline in its own precision, a mixed one has none."""
     monkeypatch.setattr(gpus, "min_compute_capability", lambda: capability)
-    chosen = make_request(STRATEGIES="single ddp ddp_amp", REPEATS=1, ARGS=args)
-    found = [(run.strategy, run.config.precision, run.requested["ranks"]) for run in plan.plan_strategies(chosen)]
+    runs = named(make_request(STRATEGIES="single ddp ddp_amp", ARGS=args))
+    found = [(run.strategy, run.config.precision, run.requested["ranks"]) for run in runs]
     asked = args.removeprefix("--precision ") or "fp32"
     assert sorted(found) == sorted([*((name, asked, 2) for name in ("single", "ddp", "ddp_amp")), *more])
-    assert len(plan.plan_strategies(make_request(STRATEGIES="ddp ddp_amp", REPEATS=1, ARGS=args))) == 2
-
-
-def test_each_run_has_a_folder_of_checkpoints_of_its_own(make_request, tmp_path):
-    """Protects weights from a run of another round, strategy or precision, and finds them again after an interruption:
-    the plan of the same request names the same folders."""
-    request = make_request(STRATEGIES="single ddp_amp", ARGS=f"--checkpoint-dir {tmp_path}", REPEATS=2)
-    folders = [run.config.checkpoint_dir for run in plan.plan_strategies(request)]
-    assert len({*folders}) == len(folders) == 6  # two runs of single: one in ddp_amp's precision
-    assert folders == [run.config.checkpoint_dir for run in plan.plan_strategies(request)]
-
-
-# --- the plan in words --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("args", "batch"), [("--global-batch 8", "global_batch 8"), ("--batch-per-device 4", "batch_per_device 4")]
-)
-def test_the_plan_has_the_batch_that_was_given(make_request, args, batch):
-    """Protects who reads the plan on GPUs, where the batch is each GPU's: it said "global_batch 0"."""
-    variables = make_request(STRATEGIES="single", ARGS=args, REPEATS=1)
-    runs = plan.skip_what_does_not_fit(plan.plan_strategies(variables))
-    assert f", {batch}, loader synthetic" in loop.plan_text(runs, runs, variables).splitlines()[-1]
-
-
-def test_the_plan_says_what_runs_read_and_compute(make_request):
-    """Protects who reads the plan: it named a folder that synthetic runs do not read, and fp32 for ddp_amp, which takes
-    auto's choice there. Mutants: `data` always; the requested precision always."""
-    variables = make_request(STRATEGIES="single ddp_amp", ARGS="--loader synthetic", REPEATS=1)
-    runs = plan.skip_what_does_not_fit(plan.plan_strategies(variables))
-    text = loop.plan_text(runs, runs, variables)
-    assert text.splitlines()[-1].endswith(", loader synthetic") and "data " not in text
-    found = dict(re.findall(r"round 1  (\S+) +precision (auto|fp32)", text))
-    assert found == {"single": "fp32", "ddp_amp": "auto"} and "precision bf16" in text, text
+    assert len(named(make_request(STRATEGIES="ddp ddp_amp", ARGS=args))) == 2
 
 
 @pytest.mark.medium
-def test_plan_yes_prints_the_runs_and_starts_none(checkout, tmp_path, tiny_config, tiny_data):
-    """Protects the look before the leap: no run, no folder, and what differs from run to run."""
+def test_plan_prints_the_runs_and_starts_none(checkout, tmp_path, tiny_config, tiny_data):
+    """Protects the look before the leap: no run, no folder, and a name for each run."""
     ours = {"CONFIG": tiny_config, "DATA": tiny_data, "PLAN": "yes", "STRATEGY": "ddp", "REPEATS": 2}
     ours |= {"KEY": "bucket_cap_mb", "VALUES": "1 25", "RESULTS": tmp_path / "new"}
     done = start_bench(checkout, "study sweep", subprocess.run, **ours, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     first, warm, *runs, _ = done.stdout.splitlines()
-    assert warm.split()[:2] == ["warm-up", "ddp"]
+    assert warm.split()[:2] == ["warm-up", "ddp:"]
     assert first.startswith("4 of 4 runs, in ") and not (tmp_path / "new").exists()
     assert sorted(line.split() for line in runs) == [
         ["round", str(number), "ddp,", value] for number in (1, 2) for value in ("1", "25")
     ]
 
 
-def test_one_process_takes_a_batch_that_ranks_could_not_divide(make_request):
-    """Protects `./bench run single -- --global-batch 1`: it was refused because of two ranks."""
-    assert plan.plan_strategies(make_request(STRATEGIES="single", NPROC=2, ARGS="--global-batch 1"))
-    with pytest.raises(UserError, match="not a multiple of 2 ranks"):
-        plan.plan_strategies(make_request(STRATEGIES="single ddp", NPROC=2, ARGS="--global-batch 1"))
+# --- ranks and machines -----------------------------------------------------------------------------------------------
 
 
-# --- ranks --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("strategies", "variables", "refused"),
+    [
+        ("horovod_ddp ddp", {"HOSTS": "a:4,b:4"}, "HOSTS would not reach ddp"),
+        ("single horovod_ddp", {"HOSTS": "a:4,b:4"}, ""),
+        ("single ddp", {"NNODES": 2}, ""),
+    ],
+)
+def test_machines_that_a_launcher_would_not_use_are_refused(make_request, strategies, variables, refused):
+    """Protects settings from naming ranks and nodes that a run never had."""
+    make_request(**variables)
+    with pytest.raises(UserError, match=refused) if refused else contextlib.nullcontext():
+        preflight.check_nodes_variables(strategies.split())
 
 
 @pytest.mark.parametrize(
@@ -296,42 +230,28 @@ def test_ranks_of_all_machines(monkeypatch, variables, expected):
     assert ranks_and_nodes(4) == expected
 
 
-BAD_HOSTS = ["a:x", "a:0", "a", ":4", ",", "a:4,", "a:4,,b:4", "a:-1", "a:\u0663", "a:4\n", "-oProxyCommand=x:4"]
-
-
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
         ({"NNODES": "abc"}, "NNODES is 'abc', but must be a number of nodes"),
-        ({"NNODES": 2, "NODE_RANK": "abc"}, "NODE_RANK is 'abc'"),
         ({"NNODES": 2, "NODE_RANK": 2}, "NODE_RANK is 2, but must be less than NNODES, which is 2"),
-        ({"NODE_RANK": 1}, "NODE_RANK is 1, but must be less than NNODES, which is 1"),
-        *(({"NPROC": value}, f"NPROC is '{value}', but must be a number of ranks") for value in ("abc", "0", "-1")),
         ({"NPROC": "2.5"}, r"NPROC is '2\.5', but must be a number of ranks, 1 or more"),
+        ({"HOSTS": "a:0"}, "HOSTS is 'a:0'"),
+        ({"HOSTS": "-oProxyCommand=x:4"}, "HOSTS is '-oProxyCommand=x:4'"),
+        ({"HOSTS": "a:4,"}, "HOSTS is 'a:4,'"),
     ],
 )
 def test_a_contradictory_request_is_refused_at_once(make_request, variables, words):
-    """Protects the reader from tracebacks."""
+    """Protects the reader from bash's arithmetic and Python's tracebacks, and ssh from a host that is an option."""
     with pytest.raises(UserError, match=words):
         make_request(**variables)
-
-
-@pytest.mark.parametrize(("name", "value"), [*(("HOSTS", text) for text in BAD_HOSTS), ("NNODES", "two")])
-def test_a_number_that_is_none_is_named(monkeypatch, name, value):
-    """Protects the reader from bash's arithmetic and Python's tracebacks, and ssh from a host that is an option."""
-    monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=re.escape(f"{name} is {value!r}")):
         ranks_and_nodes(2)
 
 
 @pytest.mark.parametrize(
     ("variables", "output"),
     [
-        ({"NNODES": "abc"}, "NNODES is 'abc', but must be a number of nodes, 1 or more"),
-        ({"NNODES": "2", "NODE_RANK": "x", "RDZV_ENDPOINT": "node0:29400"}, "NODE_RANK is 'x'"),
-        ({"NNODES": "2", "NODE_RANK": "2", "RDZV_ENDPOINT": "node0:29400"}, "but must be less than NNODES, which is 2"),
         ({"NNODES": "2", "NODE_RANK": "1", "RDZV_ENDPOINT": "node0"}, "RDZV_ENDPOINT is 'node0'"),
-        ({"NNODES": "2", "NODE_RANK": "1", "RDZV_ENDPOINT": ":29400"}, "RDZV_ENDPOINT is ':29400'"),
         ({"NNODES": "2", "NODE_RANK": "0", "RDZV_ENDPOINT": "node0:\u0663"}, "RDZV_ENDPOINT is"),
     ],
 )
@@ -352,7 +272,7 @@ def test_a_node_that_cannot_meet_the_others_is_refused(monkeypatch, variables, o
 def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_request, checkout, tmp_path):
     """Protects comparisons of commits: the variables that a launcher is started with are all that it needs."""
     args = "--epochs 1 --steps 4 --windows 1 --window-steps 2 --warmup-steps 1 --workers 0"
-    (run,) = plan.plan_strategies(make_request(STRATEGIES="ddp", REPEATS=1, ARGS=args, DATA=tmp_path))
+    (run,) = planned(make_request(STRATEGIES="ddp", REPEATS=1, ARGS=args, DATA=tmp_path))
     results = tmp_path / "a set"
     folder, launcher_variables = plan.create_run_folder(run, results, "1/1")
     assert os.path.isabs(launcher_variables["PYTHON"]) and folder.plan.is_absolute()

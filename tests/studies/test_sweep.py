@@ -39,7 +39,7 @@ def planned(make_request, monkeypatch):
     def make(strategy: str = "ddp", options: SweepOptions | None = None, **variables) -> dict:
         request, options = make_request(**variables), options or SweepOptions(each_option=True)
         found = plan.find_points(request, options, strategy, plan.name_of_key(options))
-        return {run.variant: run for run in plan.plan_round(request, strategy, found, 1)}
+        return {run.variant: run for run in plan.plan_points(request, strategy, found)}
 
     return make
 

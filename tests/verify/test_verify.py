@@ -279,7 +279,8 @@ def test_a_batch_is_evaluated_in_as_many_parts_as_ranks_did():
 def recorded_set(results: Path, data: Path, args: str = "") -> None:
     """One more ok run of ddp on two ranks, of which nothing but its settings is there."""
     args = f"--global-batch 8 --image-size 32 {args}"
-    folder, _ = plan.create_run_folder(plan.plan_strategies(asked(DATA=data, ARGS=args, STRATEGIES="ddp"))[0], results)
+    (run,) = plan.plan_strategies(asked(DATA=data, ARGS=args, STRATEGIES="ddp"))
+    folder, _ = plan.create_run_folder(run.in_round(1), results)
     resolved = {"device": "cpu", "host": host(os.environ)}
     folder.write_summary({"row": {}, "met": resolved, "wall": {}})
     row = {"schema": 2, "run_id": folder.run_id, "strategy": "ddp", "status": "ok"}

@@ -115,7 +115,7 @@ def compare(options: AbOptions, flags: Sequence[str], found: Found) -> int:
 
 def run_of_variant(variant: Variant, strategy: str, request: Request) -> plan.Run:
     """The timed part of the variant's run."""
-    whole = plan.make_run(request, plan.RunTemplate(strategy, variant.config, variant.flags))
+    whole = plan.make_run(request, strategy, variant.config, variant.flags)
     (run,) = plan.skip_what_does_not_fit([whole.timed_part()])
     return run
 

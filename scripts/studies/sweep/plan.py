@@ -31,7 +31,7 @@ from benchmarks.common.errors import UserError
 from scripts.results.settings import READERS
 from scripts.runner import loop, preflight
 from scripts.runner.default_batch import with_fitting_batch
-from scripts.runner.plan import Run, RunTemplate, make_run, order_rounds
+from scripts.runner.plan import Run, make_run
 from scripts.runner.request import Request, read_request, with_images
 from scripts.shared import strategy_list
 from scripts.studies.options import SweepOptions
@@ -51,7 +51,7 @@ def main(options: SweepOptions, flags: Sequence[str]) -> int:
         request = with_fitting_batch(request)
     strategy, key = strategy_list.parse_strategy(options.strategy), name_of_key(options)
     points = find_points(request, options, strategy, key)
-    runs = plan_round(request, strategy, points, 1)  # a mistake in a value is found before there is a folder
+    runs = plan_points(request, strategy, points)  # a mistake in a value is found before there is a folder
     planned = {run.variant: run.requested_hash for run in runs}
     to = options.to or next(iter(planned))
     if to not in planned:
@@ -64,10 +64,7 @@ def main(options: SweepOptions, flags: Sequence[str]) -> int:
             results, Sweep(strategy, key, to, options.weak, ranks + shlex.join(request.flags), planned, exchange)
         )
         request = dataclasses.replace(request, results=results)
-    suite = loop.Suite(
-        lambda request: order_rounds(request, lambda number: plan_round(request, strategy, points, number)),
-        lambda: ["scripts.studies.sweep.chart"],
-    )
+    suite = loop.Suite(lambda request: plan_points(request, strategy, points), lambda: ["scripts.studies.sweep.chart"])
     return loop.main(request, suite)
 
 
@@ -123,7 +120,7 @@ def ranks_points(request: Request, words: Sequence[str], weak: bool) -> list[Poi
     return [Point(str(number), {"global_batch": batches[number]}, number, threads) for number in numbers]
 
 
-def plan_round(request: Request, strategy: str, points: Sequence[Point], number: int) -> list[Run]:
+def plan_points(request: Request, strategy: str, points: Sequence[Point]) -> list[Run]:
     """A run for each point: the timed part, and of a pipeline also steps whose phases are timed. Points that come to
     the same here, such as 5 and 5.0, are one."""
     runs: dict[str, Run] = {}
@@ -133,8 +130,7 @@ def plan_round(request: Request, strategy: str, points: Sequence[Point], number:
         if not point.ranks:
             preflight.check_ranks([config], [request.ranks_here])
         typed = " ".join([request.own_text, *flags]).strip()
-        template = RunTemplate(strategy, config, typed, point.threads, point.ranks, num_seeds=request.num_seeds)
-        run = make_run(request, template, number).timed_part()
+        run = make_run(request, strategy, config, typed, point.threads, point.ranks).timed_part()
         if strategy == "pipeline_parallel":
             run = run.with_config(dataclasses.replace(run.config, account_steps=config.account_steps or ACCOUNT_STEPS))
         runs.setdefault(run.requested_hash, dataclasses.replace(run, variant=point.label, skip=point.why_not))

@@ -1,0 +1,275 @@
+"""The loop and the record of each run: order, rows, charts, signals, and what is left after a kill.
+
+    .venv/bin/python -m pytest tests/runner/test_loop.py
+
+Loops and records are real; what they run is not, but for the last test. tests/faults has real runs.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from fault_runs import processes_of, until
+from support import ONE_RUN, OURS, ROOT, SYNTHETIC_YAML, environment, hear_sigint, run_strategy, start_bench
+
+from benchmarks.common.config import FIELDS, Config
+from benchmarks.common.rows import WARM_UP, read_table
+from benchmarks.common.run_folder import RunFolder
+from scripts.results.settings import requested_settings
+from scripts.runner.environment import add_packages, installed_packages
+from scripts.shared.forward_signals import forward_signals
+
+pytestmark = pytest.mark.real_interpreter  # signals, and who is whose child
+
+
+class RecordedRuns:
+    """./bench run of a copy of the suite, on the recorder. `hold` is a file that keeps runs waiting."""
+
+    def __init__(self, recorder, checkout: Path, folder: Path, data: Path):
+        self.recorder, self.results, self.hold, self.checkout = recorder, folder / "a set", folder / "hold", checkout
+        self.results.mkdir()
+        (self.results / "environment.json").write_text("{}")  # collecting it takes seconds
+        self.variables = recorder.variables | {"RESULTS": self.results, "DATA": data, "PASSED_ON": OURS}
+        self.variables |= {"STRATEGIES": "single ddp", "WAIT_WHILE": self.hold}
+
+    def start(self, **variables) -> subprocess.Popen:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": hear_sigint}
+        return start_bench(self.checkout, **self.variables | pipes | variables)
+
+    def start_and_hold(self, **variables) -> tuple[subprocess.Popen, Path]:
+        """A suite whose first run waits, and the folder of that run."""
+        self.hold.touch()
+        process = self.start(**{"STRATEGIES": "single", "REPEATS": 1} | variables)
+        until(lambda: self.modules() or process.poll() is not None, "a run", 60)
+        return process, Path(self.recorder.calls()[-1]["env"]["RUN_DIR"])
+
+    def run(self, **variables) -> subprocess.CompletedProcess:
+        process = self.start(**variables)
+        out, err = process.communicate(timeout=120)
+        print(out, err)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def rows(self) -> list[tuple]:
+        """Round, strategy and status of each row but that of the warm-up."""
+        frame = read_table(self.results, "runs")
+        frame = frame[frame["repeat"] > 0]
+        return [*zip(frame["repeat"], frame["strategy"], frame["status"], strict=True)]
+
+    def modules(self) -> list[str]:
+        """What was started so far, without warm-ups."""
+        return [next((word for word in call["words"] if "." in word), "") for call in self.recorder.calls()]
+
+
+@pytest.fixture
+def suite(recorder, checkout, tmp_path, tiny_data):
+    return RecordedRuns(recorder, checkout, tmp_path, tiny_data)
+
+
+# --- a suite ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.medium
+def test_rounds_are_interleaved_and_go_on_after_a_failure_and_can_be_continued(suite):
+    """Protects fairness (a slow spell of the machine hits all strategies), and hours of measured runs. Charts are drawn
+    after each round and never beside a run; the first lines say what will be done, and when it will end."""
+    done = suite.run(REPEATS=2, FAILS="single")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1 and "planted failure" in done.stderr  # the last lines of the log
+    assert suite.rows() == [(1, "single", "failed"), (1, "ddp", "ok"), (2, "ddp", "ok"), (2, "single", "failed")]
+    assert lines[:2] == [f"{suite.results}: 4 runs in 2 rounds, after a warm-up that does not count", "  single; ddp"]
+    numbers = [line.split()[0] for line in lines if " #" in line]
+    assert numbers == [WARM_UP, "1/4", "2/4", "3/4", "4/4"]
+    single, ddp, plot = "benchmarks.single", "torch.distributed.run", "scripts.charts.plot"
+    assert suite.modules() == [single, ddp, plot, ddp, single, plot]
+    (so_far,) = [line for line in lines if line.startswith("round 1 is done; the suite ends at about ")]
+    assert "/charts" in so_far
+    assert not (suite.checkout / "results/latest").exists()  # a set outside results/ does not take its place
+    assert suite.run(REPEATS=2, RETRY="failed").returncode == 0
+    assert suite.rows()[4:] == [(1, "single", "ok"), (2, "single", "ok")]
+    assert "every planned run has a row already" in suite.run(REPEATS=2).stdout
+
+
+@pytest.mark.medium
+def test_a_line_names_the_setting_and_a_skipped_strategy_has_one(suite):
+    """Protects the lines that matter: two runs called `single` are told apart; of a skipped one each round has its row,
+    the first alone its line."""
+    done = suite.run(REPEATS=2, STRATEGIES="apex_ddp single ddp_amp")
+    lines = [line.split(maxsplit=1)[1] for line in done.stdout.partition("\n\n")[0].splitlines() if " #1 " in line]
+    assert sorted(line.partition("#")[0].strip() for line in lines) == ["apex_ddp", "ddp_amp", "single", "single, bf16"]
+    assert done.stdout.partition("\n\n")[0].count("NVIDIA GPUs") == 1
+    assert [row[1:] for row in suite.rows() if row[1] == "apex_ddp"] == [("apex_ddp", "skipped")] * 2
+
+
+@pytest.mark.medium
+def test_the_machine_is_described_after_the_first_run(suite, tmp_path):
+    """Protects the time to the first line from the seconds that a description takes, and the set from a description
+    that a signal stopped, or that lacks what was installed later. Mutants: before the first run; once alone."""
+    (suite.results / "environment.json").unlink()
+    assert suite.run(REPEATS=1, STRATEGIES="single").returncode == 0
+    assert suite.modules()[:2] == ["benchmarks.single", "scripts.runner.environment"]
+    suite.recorder.record.unlink()  # the recorder has written no environment.json
+    assert suite.run(REPEATS=1, STRATEGIES="single").returncode == 0
+    assert suite.modules()[0] == "scripts.runner.environment"
+    path, packages = tmp_path / "environment.json", installed_packages()
+    path.write_text(json.dumps({"packages": packages | {"torch": "1.0", "numpy": None}}))
+    add_packages(path)
+    assert json.loads(path.read_text())["packages"] == packages | {"torch": "1.0"}
+
+
+@pytest.mark.medium
+def test_another_node_leaves_the_row_to_the_first(suite):
+    """Protects torchrun over machines: only the first node's rank 0 has metrics, and the others did not fail."""
+    far = {"NNODES": 2, "NODE_RANK": 1, "RDZV_ENDPOINT": "node0:29400", "LEAVES": "nothing"}
+    done = suite.run(REPEATS=1, STRATEGIES="ddp", **far)
+    assert done.returncode == 0 and suite.rows() == [] and "the first node has its row" in done.stdout
+    assert suite.run(REPEATS=1, STRATEGIES="ddp", LEAVES="nothing").returncode == 1
+    assert suite.rows() == [(1, "ddp", "failed")]
+
+
+@pytest.mark.parametrize(
+    "signum, code", [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.medium)]
+)
+def test_a_signal_ends_the_suite_after_a_true_row(suite, signum, code):
+    """Protects Ctrl-C and pre-emption: the run in progress is interrupted, no other starts, the charts are drawn. A
+    second suite is refused until then."""
+    process, folder = suite.start_and_hold(REPEATS=2)
+    second = suite.run(REPEATS=2)
+    assert second.returncode == 2 and "is in use by another suite" in second.stderr
+    process.send_signal(signum)
+    assert process.wait(60) == code and processes_of(folder) == []
+    assert suite.rows() == [(1, "single", "interrupted")] and suite.modules()[-1] == "scripts.charts.plot"
+
+
+# --- kills ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.medium
+def test_a_killed_record_has_its_row_and_the_suite_goes_on(suite):
+    """Protects the row of a run whose record was killed, such as by the kernel where memory is short."""
+    process, folder = suite.start_and_hold(REPEATS=2)
+    (record,) = psutil.Process(process.pid).children()
+    record.kill()
+    suite.hold.unlink()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, out + err
+    assert suite.rows() == [(1, "single", "failed"), (2, "single", "ok")]
+    row = read_table(suite.results, "runs").iloc[1]
+    assert row.reason.startswith("SIGKILL ended its record") and row.reason in out
+    assert row.run_id == folder.name and row.settings and row.arch == "resnet18"
+
+
+@pytest.mark.medium
+def test_a_killed_suite_ends_its_run_and_keeps_its_set_until_then(suite):
+    """Protects the machine from two suites at once: the run of a suite that was killed ends with a true row; before it
+    has, no other suite gets the set."""
+    first, folder = suite.start_and_hold()
+    (record,) = psutil.Process(first.pid).children()
+    record.suspend()  # it cannot end
+    first.kill()
+    first.wait(60)
+    second = suite.run()
+    assert second.returncode == 2 and "or by the last run of a killed one" in second.stderr
+    record.resume()
+    psutil.wait_procs([record], timeout=30)
+    row = read_table(suite.results, "runs").iloc[-1]
+    assert (row.run_id, row.status) == (folder.name, "interrupted") and processes_of(folder) == []
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_run_whose_suite_and_record_were_killed_is_ended_and_run_again(suite, deaf):
+    """Protects the machine and the set where the kernel has killed both: no process is left, also where one heeds no
+    SIGTERM, and the same command runs it again. Mutant: no process beside the record."""
+    first, folder = suite.start_and_hold(start_new_session=True)
+    child = next(each for each in processes_of(folder) if each.environ().get("RUN_DIR"))
+    if deaf:
+        child.suspend()
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    until(lambda: not processes_of(folder), "no process of the run", 15)
+    assert suite.rows() == []
+    suite.hold.unlink()
+    done = suite.run(STRATEGIES="single", REPEATS=1)
+    assert done.returncode == 0 and suite.rows() == [(1, "single", "ok")], done.stderr
+
+
+# --- the record of one run --------------------------------------------------------------------------------------------
+
+
+WALL = {"boot_id": "x", "started_at": 0.0, "ended_at": 0.0, "parts": {}}
+SUMMARY = json.dumps({"row": {"images_per_s": 1.0}, "met": {}, "wall": WALL})
+FINISHES = ["bash", "-c", 'echo "$0" >"$RUN_DIR/summary.json"', SUMMARY]
+WAITS = ["bash", "-c", 'touch "$RUN_DIR/began"; exec sleep 100']
+
+
+def record_command(results: Path, command: list[str]) -> list:
+    """What records the command as a run of a new folder."""
+    folder = RunFolder.create(results, "single", 1)
+    requested = requested_settings(Config(), "single", 1, 1, 1, "")
+    folder.write_plan(Config(), {name: value for name, value in requested.items() if name not in FIELDS} | ONE_RUN)
+    return [sys.executable, "-m", "scripts.runner.record", "--run", folder.plan, "--", *command]
+
+
+def row_of(results: Path) -> dict:
+    (row,) = read_table(results, "runs").to_dict("records")
+    return row
+
+
+def test_a_finished_run_has_its_row_whoever_reads_its_line(tmp_path):
+    """Protects hours of training from `| head -1`, a closed stdout or stderr, and a full disk under the output."""
+    ends = {"a reader that is gone": "| true", "both closed": ">&- 2>&-", "a full disk": ">/dev/full 2>&1"}
+    started = {}
+    for name, end in ends.items():
+        command = record_command(tmp_path / name, FINISHES)
+        words = ["bash", "-c", f'"$@" {end}; exit "${{PIPESTATUS[0]}}"', "-", *command]
+        started[name] = subprocess.Popen(words, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
+    for name, process in started.items():
+        _, err = process.communicate(timeout=60)
+        assert (process.returncode, err, row_of(tmp_path / name)["status"]) == (0, "", "ok"), name
+
+
+def test_what_a_failed_run_printed_does_not_steer_the_terminal(tmp_path):
+    """Protects who reads why a run failed from what it printed: names of somebody else's files, or of a library.
+    Mutants: the last lines of the log, or the reason, as they stand."""
+    words = record_command(tmp_path, ["bash", "-c", r"printf 'a \033]0;title\007\033[31m name\n'; exit 1"])
+    done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True)
+    assert b"| a ?]0;title??[31m name" in done.stderr and b"\033" not in done.stderr + done.stdout
+
+
+def test_quit_leaves_a_row(tmp_path):
+    """Protects the row from ^\\, which terminals send as SIGQUIT."""
+    words = record_command(tmp_path, WAITS)
+    process = subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
+    until(lambda: [*tmp_path.glob("logs/*/began")], "the run begins", 60)
+    process.send_signal(signal.SIGQUIT)
+    process.communicate(timeout=60)
+    row = row_of(tmp_path)
+    assert (process.returncode, row["status"], row["reason"]) == (131, "interrupted", "SIGQUIT to the launcher")
+    assert processes_of(tmp_path) == []
+
+
+def test_ctrl_c_prints_no_traceback_of_a_program_that_starts(tmp_path):
+    """Protects the terminal: Ctrl-C reaches every process of the suite, and Python programs that are still importing
+    printed tracebacks. Mutant: SignalForwarder.run without the mask."""
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    with forward_signals() as child_runner, open(tmp_path / "output", "w") as output:
+        assert child_runner.run([sys.executable, "-c", program], stdout=output, stderr=output) == 0
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert (tmp_path / "output").read_text() == ""
+
+
+def test_a_run_by_hand_keeps_its_row_and_its_log_where_logs_are_a_link(tmp_path):
+    """Protects people whose logs are a link to another disk; the files by which ranks met are gone."""
+    results = tmp_path / "a set"
+    results.mkdir()
+    (tmp_path / "another disk").mkdir()
+    (results / "logs").symlink_to(tmp_path / "another disk")
+    (tmp_path / "a.yaml").write_text(SYNTHETIC_YAML + "steps: 3\nwarmup_steps: 0\nwindows: 1\nwindow_steps: 2\n")
+    row = run_strategy("ddp", results, CONFIG=tmp_path / "a.yaml", NPROC=2)
+    assert (row["status"], row["log_path"]) == ("ok", f"logs/{row['run_id']}/run.log"), row["reason"]
+    assert (results / row["log_path"]).exists() and not [*results.glob("logs/*/rendezvous")]
