@@ -83,7 +83,7 @@ def test_tables_report_charts_and_sums_go_along_and_logs_do_not(measured, publis
     tables = {path.relative_to(measured).as_posix() for path in measured.rglob("*.csv")}
     assert tables and names == {
         *tables,
-        *("environment.json", "sweeps/environment.json", "report.html", "report.md", "SHA256SUMS"),
+        *("environment.json", "sweeps/environment.json", "report.html", "report.md", "table.tex", "SHA256SUMS"),
         *(name for name in names if re.fullmatch(r"charts/\w+\.png", name)),
     }
     assert {"charts/throughput.png", "charts/speedup.png"} <= names

@@ -17,8 +17,8 @@ MS = {"data": 2, "copy": 1, "forward": 30, "backward": 60, "exposed_comm": 3, "w
 GPU = {"device": "cuda", "device_name": "NVIDIA H200", "precision": "fp32"}
 
 
-def row_of(folder, strategy="ddp", ms=None, environment=None, met=None, **columns):
-    """The row of a strategy with these milliseconds of a step. met: resolved settings of its runs."""
+def row_of(folder, strategy="ddp", ms=None, environment=None, met=None, asked=None, **columns):
+    """The row of a strategy with these milliseconds of a step. met, asked: settings of its runs."""
     add_runs(folder, strategy, 100, **columns)
     (folder / "environment.json").write_text(json.dumps(environment or {"num_cores": 2}))
     results = load_set(folder)
@@ -27,6 +27,7 @@ def row_of(folder, strategy="ddp", ms=None, environment=None, met=None, **column
         steps.loc[steps.data_ms.notna(), f"{phase}_ms"] = float("nan") if value is None else value
     (group,) = results.timed_groups
     group.identity.resolved.update(met or {})
+    group.identity.requested.update(asked or {})
     vars(group.identity).pop("fields", None)  # cached
     (row,) = why.why_rows(results)
     return row
@@ -34,6 +35,18 @@ def row_of(folder, strategy="ddp", ms=None, environment=None, met=None, **column
 
 PLANTED = {
     "nothing": ({"memory_format": "contiguous"}, "compute", "./bench run ddp -- --memory-format channels_last"),
+    "a loader that costs little": ({"ms": {"data": 13}}, "compute", "./bench run ddp"),
+    "stages on shared cores": (
+        {"strategy": "hybrid_parallel", "met": {"num_stages": 2, "num_microbatches": 1}},
+        "compute",
+        "./bench run hybrid_parallel",
+    ),
+    "another configuration": (
+        {"ms": {"exposed_comm": 40}, "config": "a b.yaml", "options": "--bucket-cap-mb 5 --label x"}
+        | {"asked": {"data": "/photos"}},
+        "communication",
+        "./bench run ddp ddp_compressed --config 'a b.yaml' --data /photos -- --bucket-cap-mb 5",
+    ),
     "a slow loader": ({"ms": {"data": 200}}, "the loader", "./bench data pack && ./bench run ddp -- --loader packed"),
     "a throttled link": ({"ms": {"exposed_comm": 150}}, "communication", "./bench run ddp ddp_compressed"),
     "a busy neighbour": (
@@ -70,6 +83,16 @@ def test_a_planted_cause_is_named(tmp_path, cause):
     planted, limit, command = PLANTED[cause]
     row = row_of(tmp_path, **planted)
     assert row.limit == limit and row.command.startswith(command) and f"-> {limit} limits it" in row.text
+
+
+@pytest.mark.parametrize(("ends", "limit"), [((0.55, 0.66), "the loader"), ((0.97, 1.01), "compute")])
+def test_a_measured_loader_limit_counts_more_than_the_marks_of_a_step(tmp_path, ends, limit):
+    """By ./bench study loaders: loading that runs beside a step costs a CPU's cores what no mark shows."""
+    rows = "strategy,key,to,point,num_runs,ratio,ratio_low,ratio_high\nddp,loader,synthetic,synthetic,5,,,\n"
+    rows += f"ddp,loader,synthetic,folder,5,{sum(ends) / 2},{ends[0]},{ends[1]}\n"
+    (tmp_path / "loaders").mkdir(parents=True)
+    (tmp_path / "loaders" / "sweep.csv").write_text(rows)
+    assert row_of(tmp_path, ms={"data": 30}).limit == limit
 
 
 def test_parts_come_largest_first_with_their_shares(tmp_path):
