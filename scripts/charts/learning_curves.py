@@ -56,8 +56,7 @@ def learning_chart(results: ResultSet) -> Figure | None:
     draw_legend(figure, handles[:: len(PANELS)], legend)
     add_note(
         figure,
-        "Means over runs; upright: 95 % interval of top-1. Seconds: of training and evaluation passes. "
-        "One line for several names: equal in all digits.",
+        "Means over runs; upright: 95 % interval of top-1; seconds: of all passes; a = b: equal in all digits.",
     )
     return figure
 

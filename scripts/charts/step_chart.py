@@ -8,11 +8,18 @@ import pandas
 from matplotlib.figure import Figure
 
 from scripts.charts.figures import add_note, draw_legend, make_figure, text_width, wrap
-from scripts.results.answer import find_answer
+from scripts.results.answer import find_answer, table_groups
 from scripts.results.formatting import format_number, plural_of_several
 from scripts.results.result_set import ResultSet
 from scripts.results.set_text import describe_sets
-from scripts.results.step_breakdown import PHASES, mean_over_steps, pipeline_bubbles, step_parts, step_shares
+from scripts.results.step_breakdown import (
+    PHASES,
+    mean_over_steps,
+    pipeline_bubbles,
+    shares_text,
+    step_parts,
+    step_shares,
+)
 
 COLUMNS = [f"{phase}_ms" for phase in PHASES]
 PHASE_LABELS = {
@@ -43,7 +50,7 @@ class StepBar:
 def step_bars(results: ResultSet) -> list[StepBar]:
     """A bar for every strategy with a step breakdown; of a pipeline, one for each stage."""
     bars, steps = [], results.table("steps")
-    for group in results.groups:
+    for group in table_groups(results):
         stages = pipeline_bubbles(group, steps)
         for stage in stages:
             text = f"; waits {100 * stage.waited.value:.0f} %, ideal {100 * stage.ideal:.0f} %"
@@ -103,6 +110,5 @@ def _title(results: ResultSet) -> str:
     answer = find_answer(results)
     for group in [*([answer.best, *answer.ties] if answer else []), *results.groups]:
         if shares := step_shares(group, results.table("steps")):
-            parts = ", ".join(f"{share.name} {100 * share.share:.0f} %" for share in shares[:3])
-            return f"Where a step of {group.label} goes: {parts}"
+            return f"Where a step of {group.label} goes: {shares_text(shares[:3])}"
     return "Where the time of a step goes"

@@ -3,7 +3,7 @@
 import pandas
 from matplotlib.figure import Figure
 
-from scripts.charts.figures import COLORS, LINES, MARKERS, add_note, draw_legend, make_figure
+from scripts.charts.figures import LINE_COLORS, LINES, MARKERS, add_note, draw_legend, make_figure
 from scripts.results.device_use import drop_unused_gpus
 from scripts.results.result_set import ResultSet
 from scripts.results.set_text import describe_sets
@@ -43,14 +43,15 @@ def telemetry_chart(results: ResultSet) -> Figure | None:
         number, axes = labels.index(label), panels[titles.index(title)]
         (handles[label],) = axes.plot(
             series,
-            color=COLORS[number % len(COLORS)],
-            linestyle=LINES[number // len(COLORS) % len(LINES)],
+            color=LINE_COLORS[number % len(LINE_COLORS)],
+            linestyle=LINES[number // len(LINE_COLORS) % len(LINES)],
             marker=MARKERS[number % len(MARKERS)],
             markevery=max(1, len(series) // 6),
             markerfacecolor="none",
             linewidth=1.1,
             markersize=3.5,
         )
+    for title, axes in zip(titles, panels, strict=False):
         axes.set_title(title)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("seconds since the start of the run")

@@ -46,7 +46,7 @@ Row = dict[str, str]
 
 def first_rows(results: ResultSet) -> list[Row]:
     """A row a strategy of FIRST_COLUMNS, the fastest first; without columns in which nothing was measured."""
-    return _without_empty_columns([_first_row(results, group) for group in table_groups(results)])
+    return _without_empty_columns([_first_row(results, group) for group in table_groups(results) if group.throughput])
 
 
 def all_rows(results: ResultSet) -> list[Row]:

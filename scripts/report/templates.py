@@ -31,7 +31,8 @@ def escape_markdown(value: object) -> Markup:
     """Text that means itself in Markdown, in a table too, and is still readable as it is."""
     if isinstance(value, Markup):
         return value
-    text = printable(str(value)).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"&(?=#?\w+;)", "&amp;", printable(str(value)).replace("\\", "\\\\"))
+    text = text.replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"[`*|~]|^#|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", text)
     text = re.sub(r"\](?=[(\[])", r"\\]", text)  # [text](address) would be a link
     return Markup(re.sub(r"^\[(?=[^\]]*\]:)", r"\\[", text.strip()))  # [text]: address would define one

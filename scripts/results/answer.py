@@ -100,12 +100,18 @@ class Answer:
 
     @property
     def verdicts_sentence(self) -> str:
-        """Faster than single: ddp (3.41 [3.36, 3.46]) and fsdp (3.10 [3.02, 3.19]). Slower than single: ..."""
+        """Faster than single: ddp (3.41 [3.36, 3.46]) and fsdp (3.10 [3.02, 3.19]). No difference seen from single: ..."""
         over = [(each, ratio) for each in self.ranked if (ratio := self.results.speedups.get(each.label))]
         base = join([*dict.fromkeys(self.results.baseline_label_of[each.label] for each, _ in over)])
         heads = {"faster": "Faster than", "slower": "Slower than", "no difference seen": "No difference seen from"}
         found = {
-            head: join([f"{self.name(each)} ({ratio.text()})" for each, ratio in over if ratio.verdict == verdict])
+            head: join(
+                [
+                    self.name(each) + ("" if verdict == "no difference seen" else f" ({ratio.text()})")
+                    for each, ratio in over
+                    if ratio.verdict == verdict
+                ]
+            )
             for verdict, head in heads.items()
         }
         return "".join(f"{head} {base}: {names}. " for head, names in found.items() if names).strip()
@@ -169,15 +175,13 @@ def is_same_training(one: RunGroup, other: RunGroup) -> bool:
 
 
 def title_finding(results: ResultSet) -> str:
-    """For a chart's title: ddp 3.4 x single; dataparallel 1.0 x. '' without a ratio."""
+    """For a chart's title: zero1 3.5 x single; ddp 3.4 x; dataparallel 1.0 x. '' without a ratio."""
     answer = find_answer(results)
-    if not answer:
-        return ""
-    known = {"dataparallel", EXPECTED}
-    shown = [each for each in [answer.best, *answer.ranked] if each is answer.best or each.strategy in known]
-    over = {each.label: results.speedups.get(each.label) for each in shown}
-    found = [f"{label} {ratio.value:.2g} x" for label, ratio in over.items() if ratio]
-    return "; ".join([f"{found[0]} {BASELINE}", *found[1:]]) if found else ""
+    over = {each.strategy: results.speedups.get(each.label) for each in (answer.ranked if answer else [])}
+    known = {strategy: ratio for strategy, ratio in over.items() if ratio}
+    fastest = max(known, key=lambda strategy: known[strategy].value, default="")
+    shown = [each for each in dict.fromkeys((fastest, EXPECTED, "dataparallel")) if each in known]
+    return "; ".join(f"{each} {known[each].value:.1f} x{f' {BASELINE}' * (each == fastest)}" for each in shown)
 
 
 def table_groups(results: ResultSet) -> list[RunGroup]:
@@ -220,7 +224,7 @@ def terminal_text(results: ResultSet) -> str:
     runs = f"; {plural_of_several([len(group.windows_of_runs) for group in timed], 'run')} a strategy" if timed else ""
     parts = [f"{results.name}: {describe_sets([results])}{runs}" if timed else results.name]
     if timed:
-        parts.append(_table([strategy_cells(results, group) for group in table_groups(results)]))
+        parts.append(_table([strategy_cells(results, group) for group in table_groups(results) if group.throughput]))
     parts += ["\n".join(answer.terminal_lines if answer else ["No run has a throughput."])]
     warnings = [f"warning: {warning.line}" for warning in find_warnings(results)]
     parts += ["\n".join([*describe_failures(results), *warnings])]

@@ -102,6 +102,16 @@ def test_the_parts_of_a_step_stack_to_the_step(tmp_path):
     assert sum(widths) == pytest.approx(92)
 
 
+def test_a_panel_of_the_machine_is_as_high_as_its_highest_line(tmp_path):
+    """Mutant: the limit is set after the first line."""
+    for strategy in ("single", "ddp"):
+        add_runs(tmp_path, strategy, 100)
+    results = load_set(tmp_path)
+    telemetry = results.table("telemetry")
+    telemetry.loc[telemetry.run_id.str.startswith("ddp"), "util_pct"] = 90.0
+    assert telemetry_chart.telemetry_chart(results).axes[0].get_ylim()[1] > 90
+
+
 def test_the_power_of_all_gpus_is_summed_though_each_is_read_at_a_moment_of_its_own():
     watts = {"gpu0": [200.0, 210.0, 220.0, 230.0], "gpu1": [300.0, 310.0, None, 330.0]}
     rows = [
