@@ -100,7 +100,7 @@ class Answer:
 
     @property
     def verdicts_sentence(self) -> str:
-        """Faster than single: ddp (3.41 [3.36, 3.46]) and fsdp (3.10 [3.02, 3.19]). No difference seen from single: ..."""
+        """Faster than single: ddp (3.41 [3.36, 3.46]) and zero1 (...). No difference seen from single: ..."""
         over = [(each, ratio) for each in self.ranked if (ratio := self.results.speedups.get(each.label))]
         base = join([*dict.fromkeys(self.results.baseline_label_of[each.label] for each, _ in over)])
         heads = {"faster": "Faster than", "slower": "Slower than", "no difference seen": "No difference seen from"}

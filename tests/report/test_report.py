@@ -84,7 +84,7 @@ def test_the_tables_have_the_measured_numbers(written):
     first, rows = (
         {row["strategy"]: row for row in rows(results)} for rows in (report_tables.first_rows, report_tables.all_rows)
     )
-    assert [*first] == [*rows] and first["ddp"]["same update?"] == "identical"
+    assert [*first, "apex_ddp"] == [*rows] and first["ddp"]["same update?"] == "identical"
     assert rows["ddp"]["images/s"] == f"{rate.value:.1f} [{rate.low:.1f}, {rate.high:.1f}]"
     assert rows["ddp"]["MFU %"] == f"{100 * rate.value * 1e9 / (2 * 0.2e12):.1f}"
     assert "skipped: apex_ddp: no GPU" in (folder / "report.md").read_text()
