@@ -43,7 +43,8 @@ class StepBar:
     @property
     def text(self) -> str:
         """What stands behind the bar: its length with its interval, and of a pipeline its bubble."""
-        step_ms = mean_over_steps([run[COLUMNS].sum(axis=1).to_numpy() for _, run in self.parts.groupby("run_id")])
+        steps_ms = self.parts[COLUMNS].sum(axis=1).groupby(self.parts.run_id)
+        step_ms = mean_over_steps([run.to_numpy() for _, run in steps_ms])
         return (step_ms.text() if step_ms else "") + self.bubble
 
 
