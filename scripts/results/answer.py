@@ -89,7 +89,7 @@ class Answer:
         bases = [base for base in self.results.plain_baselines if base is not self.best]
         over = [(base, self.results.ratio(self.best, base)) for base in bases]
         times = [f"{ratio.text()} x {base.label}" for base, ratio in over if ratio]
-        sentences = [f"{'One process' if self.best.strategy == BASELINE else 'It'} is {join(times)}."] if times else []
+        sentences = [f"It is {join(times)}."] if times else []
         ranked = {group.label for group in self.results.rankable_groups}
         apart = [
             f"{group.label} is {ratio.text()} x {self.results.baseline_label_of[group.label]}"
@@ -126,13 +126,13 @@ class Answer:
 
     @property
     def step_sentence(self) -> str:
-        """Where ddp's step goes: compute 82 %, exposed communication 11 %; fsdp's: ... '' where it was not measured."""
+        """A step of fsdp: compute 82 %, exposed communication 11 %; of ddp: ... '' where it was not measured."""
         expected = [group for group in self.ranked if group.family == EXPECTED and group is not self.best]
         steps = self.results.table("steps")
         texts = {each.label: shares_text(step_shares(each, steps)) for each in [self.best, *expected[:1]]}
         (first, text), *rest = texts.items()
-        others = [f"{label}'s: {text}" for label, text in rest if text]
-        return "; ".join([f"Where {first}'s step goes: {text}", *others]) + "." if text else ""
+        others = [f"of {label}: {text}" for label, text in rest if text]
+        return "; ".join([f"A step of {first}: {text}", *others]) + "." if text else ""
 
     @property
     def terminal_lines(self) -> list[str]:

@@ -94,7 +94,7 @@ def test_one_process_on_all_cores_is_a_baseline_too(tmp_path):
     (folder / "environment.json").write_text('{"num_cores": 2}')
     fastest, others, over, *_ = lines_of(folder)
     assert fastest.startswith("single, all cores is the fastest") and others == "All others are slower."
-    assert re.match(r"One process is 1\.8\d \[", over)
+    assert re.match(r"It is 1\.8\d \[", over)
 
 
 def test_other_precisions_are_named_and_not_ranked(tmp_path):
@@ -115,7 +115,7 @@ def test_where_the_step_goes_is_said_of_the_fastest_and_of_ddp(tmp_path):
     for strategy, speed in (("single", 100), ("ddp", 150), ("zero1", 180)):
         add_runs(tmp_path, strategy, speed)
     said = "compute 70 %, loader 20 %, exposed communication 8 %"
-    assert lines_of(tmp_path)[-1] == f"Where zero1's step goes: {said}; ddp's: {said}."
+    assert lines_of(tmp_path)[-1] == f"A step of zero1: {said}; of ddp: {said}."
 
 
 def test_the_terminal_shows_a_set_of_sixteen_on_one_screen(tmp_path):
