@@ -7,7 +7,7 @@ from benchmarks.common.columns import TABLES
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_text_atomically
 
-RECORDS = {f"{table}.csv" for table in TABLES} | {"environment.json", "sweep.csv", "scaling.csv", "ablate.csv"}
+RECORDS = {f"{table}.csv" for table in TABLES} | {"environment.json", "sweep.csv", "loaders.csv"}
 """What runs and studies write into a set."""
 
 
@@ -37,10 +37,3 @@ def write_output(path: Path, text: str, option: str = "--output") -> None:
         write_text_atomically(path, text)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name another file: {option}") from None
-
-
-def file_inside(folder: Path, name: str) -> Path | None:
-    """The file `name` of the set in `folder`; None where there is none, or it lies elsewhere."""
-    path = folder / name
-    inside = path.resolve().is_relative_to(folder.resolve())
-    return path if name and inside and path.is_file() else None

@@ -7,7 +7,6 @@ import pandas
 import pytest
 
 from benchmarks.common.config import FIELDS, Config
-from benchmarks.common.errors import UserError
 from benchmarks.common.rows import append_rows
 from scripts.results.answer import find_answer, over_which_baseline
 from scripts.results.identity import Identity, differing_fields
@@ -284,16 +283,3 @@ def test_all_ratios_of_a_set_are_one_family(tmp_path):
     add(tmp_path, asked("fsdp", norm="group"))
     other = load_set(tmp_path)
     assert other.ratio(*other.timed_groups_of("fsdp"), *other.timed_groups_of("ddp")) is None
-
-
-def test_a_missing_set_is_a_users_error(tmp_path):
-    with pytest.raises(UserError, match=r"\./bench run"):
-        load_set(tmp_path / "nowhere")
-
-
-def test_the_set_owns_its_tables_and_facts_of_the_machine_that_no_suite_writes_are_left_out(tmp_path):
-    add(tmp_path, asked())
-    (tmp_path / "environment.json").write_text('{"num_cores": 2}')
-    results = load_set(tmp_path)
-    assert results.table("telemetry").empty and results.table("telemetry") is results.table("telemetry")
-    assert results.environment == {"num_cores": 2}
