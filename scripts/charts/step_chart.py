@@ -42,7 +42,7 @@ class StepBar:
 
     @property
     def text(self) -> str:
-        """What stands behind the bar: its length with its interval, and of a pipeline its bubble."""
+        """What stands beside the bar: its length with its interval, and of a pipeline its bubble."""
         steps_ms = self.parts[COLUMNS].sum(axis=1).groupby(self.parts.run_id)
         step_ms = mean_over_steps([run.to_numpy() for _, run in steps_ms])
         return (step_ms.text() if step_ms else "") + self.bubble
@@ -99,10 +99,10 @@ def step_chart(results: ResultSet) -> Figure | None:
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
     axes.set_yticks(places, labels)
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("milliseconds of a step; behind the bar: its mean [95 %]")
+    axes.set_xlabel("milliseconds of a step; beside the bar: its mean [95 %]")
     draw_legend(figure, handles, names)
     num_steps = plural_of_several([len(bar.parts) for bar in bars], "step")
-    add_note(figure, f"n = {num_steps} a bar, after the timed windows. Without red: communication is in other parts.")
+    add_note(figure, f"n = {num_steps} a bar, after the timed windows. No exposed communication: it is in other parts.")
     return figure
 
 

@@ -21,6 +21,7 @@ from scripts.shared.strategy_list import BASELINE
 
 EXPECTED = "ddp"
 """The strategy that a reader expects to be the fastest."""
+FEW_TIES = 3
 TABLE_COLUMNS = ("strategy", "devices", "images/s", "x single", "memory MB", "J/image")
 
 
@@ -61,27 +62,35 @@ class Answer:
 
     @property
     def fastest_sentence(self) -> str:
-        """ddp is the fastest of 12 in fp32: 212 [205, 219] images/s."""
+        """ddp is the fastest in fp32: 212 [205, 219] images/s."""
         name, speed = self.name(self.best), f"{self.best.timed_throughput.text()} images/s"
         if not self.others:
             return f"Only {name} has a time that can be ranked: {speed}."
         leads = "is the fastest" if self.is_fastest else "has the highest mean"
         precision = compute_precision(self.best.identity)
-        return f"{name} {leads} of {len(self.ranked)}{f' in {precision}' if precision else ''}: {speed}."
+        return f"{name} {leads}{f' in {precision}' if precision else ''}: {speed}."
 
     @property
     def ties_sentence(self) -> str:
-        """No difference separates it from zero1 and fsdp; all others are slower."""
+        """No difference separates it from zero1 (0.98 [0.90, 1.07] of it). All others are slower."""
         unsaid = [group for group in self.others if self.over_best(group).verdict == "too few rounds"]
         if unsaid and unsaid == self.others:
             return f"Which is faster is said from {SENTENCE_ROUNDS} rounds on (--repeats {SENTENCE_ROUNDS})."
         slower = self.names(self.slower) if unsaid else "All others" if self.slower else ""
         parts = [
-            f"No difference separates it from {self.names(self.ties)}" if self.ties else "",
+            f"No difference separates it from {self.ties_text}" if self.ties else "",
             f"{slower} {'is' if unsaid and len(self.slower) == 1 else 'are'} slower" if slower else "",
             f"Too few rounds for {self.names(unsaid)}" if unsaid else "",
         ]
         return "".join(f"{part}. " for part in parts if part).strip()
+
+    @property
+    def ties_text(self) -> str:
+        """Their names, of few with the ratio, whose interval is wider than one sees in the table: all ratios hold at
+        once."""
+        if len(self.ties) > FEW_TIES:
+            return self.names(self.ties)
+        return join([f"{self.name(group)} ({self.over_best(group).text()} of it)" for group in self.ties])
 
     @property
     def baseline_sentence(self) -> str:
@@ -196,7 +205,7 @@ def table_groups(results: ResultSet) -> list[RunGroup]:
 
 def strategy_cells(results: ResultSet, group: RunGroup) -> dict[str, str]:
     """A cell for each of TABLE_COLUMNS, and of n, status and top-1 %; empty where it is unknown."""
-    ok, over, accuracy = group.ok_runs, results.speedups.get(group.label), top1_accuracy(group)
+    ok, over, accuracy = group.ok_runs, over_single(results, group), top1_accuracy(group)
     status = ", ".join(f"{count} {name or 'no status'}" for name, count in group.status_counts.items())
     devices = ok.world_size.max() if len(ok) else 0
     return {
@@ -210,6 +219,14 @@ def strategy_cells(results: ResultSet, group: RunGroup) -> dict[str, str]:
         "status": status + ("" if group.is_parallel else "; not parallel"),
         "top-1 %": accuracy.text if accuracy else "",
     }
+
+
+def over_single(results: ResultSet, group: RunGroup) -> RatioEstimate | None:
+    """Over the group's baseline; of one process with all cores, over one with a rank's."""
+    if group not in results.plain_baselines or group.label == BASELINE:
+        return results.speedups.get(group.label)
+    singles = [each for each in results.plain_baselines if each.label == BASELINE]
+    return results.ratio(group, singles[0]) if singles else None
 
 
 def over_which_baseline(results: ResultSet, group: RunGroup) -> str:

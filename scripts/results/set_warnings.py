@@ -63,7 +63,8 @@ def _of_set(results: ResultSet) -> Iterator[SetWarning]:
     runs = results.ok_runs
     fraction = drift_fraction(results)
     if fraction is not None and abs(fraction) > DRIFT:
-        text = f"speeds of the last third of the rounds are {100 * fraction:+.0f} % off the first third's"
+        way = "faster" if fraction > 0 else "slower"
+        text = f"the last third of the rounds was {100 * abs(fraction):.0f} % {way} than the first"
         yield SetWarning("drift", text, "compare ratios, where a shared drift cancels, and not images/s")
     for column, kind, who, least, remedy in (
         ("other_cpu_pct", "busy neighbour", "other programs", OTHERS_PCT, "close them (top names them), measure again"),

@@ -155,7 +155,7 @@ def _remedy(results: ResultSet, group: RunGroup, limit: str) -> str:
     """The one command to try next."""
     settings, row = group.settings, group.ok_runs.iloc[0]
     if limit == COMMUNICATION_LIMIT:
-        return _less_communication(group)
+        return _less_communication(results, group)
     if limit == THE_LOADER and settings.get("loader") == "folder":
         data = _words("--data", group.identity.requested.get("data"), FIELDS["data"].default)
         return f"{shlex.join(['./bench', 'data', 'pack', *data])} && {_run(group, '--loader', 'packed')}"
@@ -173,12 +173,16 @@ def _remedy(results: ResultSet, group: RunGroup, limit: str) -> str:
     return _faster_arithmetic(results, group)
 
 
-def _less_communication(group: RunGroup) -> str:
+def _less_communication(results: ResultSet, group: RunGroup) -> str:
     if group.strategy == "horovod_ddp" and group.settings.get("compression") == "none":
         return _run(group, "--compression", "fp16")
     if group.strategy == "local_sgd":
         return _run(group, "--local-period", 2 * int(group.settings.get("local_period") or 4))
-    if group.strategy in DDP and group.strategy != "ddp_compressed":
+    compressed = [each for each in results.timed_groups if each.strategy == "ddp_compressed"]
+    helps = not compressed or any(
+        (ratio := results.ratio(each, group)) and ratio.verdict in ("faster", "too few rounds") for each in compressed
+    )
+    if group.strategy in DDP and group.strategy != "ddp_compressed" and helps:
         return _run(group, with_strategy="ddp_compressed")
     return _larger_batch(group)
 

@@ -59,7 +59,7 @@ def test_drift_is_what_all_strategies_share(tmp_path):
 
     change(tmp_path, "windows", slow_down)
     (found,) = [each for each in find_warnings(load_set(tmp_path)) if each.kind == "drift"]
-    assert "are -50 % off the first third's" in found.line
+    assert "50 % slower" in found.line
 
 
 def test_one_disturbed_run_of_ten_is_in_the_spread_and_two_are_named(tmp_path):
