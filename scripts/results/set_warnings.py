@@ -115,7 +115,7 @@ def _of_groups(results: ResultSet) -> Iterator[SetWarning]:
         return group.ok_runs.num_by_pillow.sum() / max(1, read)
 
     apart = {of for (of, _), ratio in results.ratios.items() if not ratio.num_rounds} & results.speedups.keys()
-    again = f"./bench run --results {results.path} --repeats {SENTENCE_ROUNDS}"
+    again = f"the same command again, with --results {results.path} --repeats {SENTENCE_ROUNDS}"
     held = gpus[gpus.throttle != ""]
     yield from found(
         "few rounds",
