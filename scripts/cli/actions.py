@@ -1,7 +1,7 @@
-"""What a command does that is more than one function of a module.
+"""Commands that are more than one function of a module.
 
-A function gets the command's options, and what follows `--`; those with --json also get a dict for the result. It
-returns the exit code. Modules of the suite are imported when they are needed: some load torch.
+A function gets the command's options, what follows `--`, and with --json a dict for the result; it returns the exit
+code. What loads torch is imported when it is needed.
 """
 
 import dataclasses

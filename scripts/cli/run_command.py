@@ -1,9 +1,4 @@
-"""Runs one command of ./bench: parses its options, calls its function.
-
-    main(["compare", "results/x", "results/y", "--json"], Path.cwd())
-
-Paths that were typed in another folder than the checkout's are made absolute first.
-"""
+"""Runs one command of ./bench: parses its options, makes typed paths absolute, calls its function."""
 
 import contextlib
 import dataclasses
@@ -129,8 +124,7 @@ def command_tree() -> Any:
 
 
 def options_from_folder(options: Any, folder: Path) -> Any:
-    """The options, with absolute paths for what was typed: a default, which tyro passes on as it is, is a path in the
-    checkout."""
+    """The options, with absolute paths for what was typed: a default, passed on as it is, is a path in the checkout."""
     if folder == ROOT:
         return options
     changed = {}

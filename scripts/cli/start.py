@@ -23,8 +23,7 @@ HELP = ("--help", "-h")
 
 
 def start(words: list[str]) -> NoReturn:
-    """Run the command line by the suite's interpreter; ends with its exit code. bench has blocked the ending
-    signals; from here on they end the process in one line."""
+    """Run the command line by the suite's interpreter; ends with its exit code."""
     end_on_signals()
     from_folder = os.environ.pop(STARTED, "")
     variables.prepare(os.environ)
@@ -87,8 +86,8 @@ def can_start(python: str) -> bool:
 
 
 def prepare(with_libraries: bool) -> None:
-    """Make .venv current. with_libraries, which is ./bench setup: TORCH and TORCH_INDEX choose anew, and Horovod and
-    Apex are built. Exits with 2 where it cannot be made."""
+    """Make .venv current; exits with 2 where it cannot be made. with_libraries: TORCH chooses anew, Horovod and Apex
+    are built."""
     try:
         install(again=with_libraries)
     except (UserError, OSError, subprocess.CalledProcessError) as error:

@@ -84,8 +84,8 @@ def differences(planned: Planned, reported: Reported) -> list[str]:
 def why_invalid(
     requested: Mapping[str, Any], reported: Mapping[str, Any], env: Mapping[str, str], num_ranks: int
 ) -> str:
-    """Why a run that ended well does not count; '' where it does. reported: of its summary, {} where it has none.
-    env, num_ranks: as Planned.of_run takes them."""
+    """Why a run that ended well does not count; '' where it does. reported: of its summary. env, num_ranks: as
+    of_run's."""
     if not reported:
         return ""
     found = differences(Planned.of_run(requested, env, num_ranks), Reported(**reported))

@@ -1,9 +1,6 @@
 """A run that a person starts by its launcher: makes the run's folder, and starts the launcher again with its run.yaml.
 
-    launchers/ddp.sh --epochs 5 --global-batch 64
-
-What follows the launcher are configuration fields. RESULTS names the result set; default: a new one. NPROC, and what
-docs/several-machines.md lists for several machines, come from the environment.
+RESULTS=results/mine launchers/ddp.sh --epochs 5 --global-batch 64
 """
 
 import dataclasses

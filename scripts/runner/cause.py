@@ -98,8 +98,7 @@ def why_interrupted(run_end: RunEnd, folder: RunFolder) -> str:
 
 
 def find_killed_rank(log: str) -> str | None:
-    """'rank 1: signal 9, possibly out of memory', where the log says so. SIGTERM and a SIGKILL by torchrun, which
-    end the ranks that outlive a failed one, do not count."""
+    """'rank 1: signal 9, possibly out of memory', where the log says so; but not what torchrun sends to the others."""
     for found in (match.groupdict() for pattern in KILLED for match in pattern.finditer(log)):
         code = int(found.get("code") or 0)
         signum = int(found.get("signum") or SIGNALS.get(found.get("word") or "", max(0, code - 128)))

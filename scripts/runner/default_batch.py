@@ -17,8 +17,7 @@ NAMED_OPTIONS = ("--batch-per-device", "--global-batch", "--config")
 def with_fitting_batch(request: Request) -> Request:
     """The request, with half the images on each GPU, a quarter, and so on, until every core strategy fits.
 
-    All strategies have the same number, so that they can be compared. A set goes on with its own. What the user has
-    named stays, and with NNODES, too, where each node has a command of its own.
+    A set goes on with its own number. What the user has named stays; with NNODES each node has a command of its own.
     """
     named = {word.split("=")[0].replace("_", "-") for word in request.flags[2:]} & {*NAMED_OPTIONS}
     if request.names_config or os.environ.get("NNODES") or named:

@@ -1,7 +1,4 @@
-"""The most TFLOP/s that this device was seen to compute: the fastest of some matrix products and convolutions.
-
-scripts/results/device_use.py takes it as the peak of a device of which no data sheet is known.
-"""
+"""The most TFLOP/s that this device was seen to compute, for devices of which no data sheet is known."""
 
 import os
 import time
@@ -24,10 +21,7 @@ TYPES: dict[Precision, torch.dtype] = {
 
 
 def measure_peak() -> dict:
-    """TFLOP/s of the best of many products and convolutions on device 0, or on the CPU with a rank's threads.
-
-    Returns device_name, threads, and tflops by precision.
-    """
+    """device_name, threads, and tflops by precision, of device 0, or of the CPU with a rank's threads."""
     cuda = usable_gpus() > 0  # none with DEVICE=cpu
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
     before = torch.get_num_threads()

@@ -1,8 +1,6 @@
-"""The loop of a suite: starts the launchers of a plan one after the other, goes on after a failure, and draws the
-charts after each round.
+"""The loop of a suite: starts the launchers one after the other, and draws the charts after each round.
 
-Exit code: 0 when every run is ok or skipped; 1 otherwise, and where nothing fits in memory; 2 for a mistake found
-before the first run; 128 + the signal.
+Exit code: 0 when every run is ok or skipped; 1 otherwise; 2 for a mistake found before the first run; 128 + the signal.
 """
 
 import contextlib
@@ -200,10 +198,7 @@ def start_launcher(
     checkout: Path = ROOT,
     stdout: int | None = None,
 ) -> int:
-    """Run the launcher of a checkout, and make sure that the run has a row and no processes; returns the exit code.
-
-    A run that is skipped, or whose library cannot be built, gets its row and no launcher.
-    """
+    """Run the launcher of a checkout; the run has a row and no processes then. Returns the exit code."""
     if why_skipped := run.skip or build_library(run.strategy, child_runner, env["PYTHON"]):
         return record.record_skipped(folder, why_skipped, os.environ | env)
     name = "external" if NAME_VARIABLE in run.variables else run.strategy
@@ -218,12 +213,8 @@ def start_launcher(
 
 @contextlib.contextmanager
 def lock_result_set(results: Path) -> Iterator[None]:
-    """Hold the lock of a set, its file .suite: one suite at a time writes it.
-
-    Launchers inherit the lock. So if a suite is killed, its set stays in use until the run in progress has its row, or
-    has ended without one. Raises UserError where another process holds it, and for a set of a version with other
-    columns.
-    """
+    """Hold the lock of a set: one suite at a time writes it. Launchers inherit it, so that a killed suite's set stays
+    in use until its run has ended. Raises UserError where another holds it, and for a set with other columns."""
     with contextlib.ExitStack() as stack:
         try:
             lock = stack.enter_context(hold_lock(results / ".suite", limit_s=0))
@@ -256,8 +247,7 @@ def typed_command(words: Sequence[str]) -> str:
 
 
 def record_environment(results: Path, run: Run, child_runner: SignalForwarder, interpreter: str = "") -> None:
-    """Write environment.json of the set; where it is there, add the versions of what was installed since. interpreter:
-    that of the runs, where this one has another."""
+    """Write environment.json of the set, or add the versions of what was installed since. interpreter: of the runs."""
     path = results / "environment.json"
     if path.exists() and not interpreter and not os.environ.get("CONTAINER"):
         add_packages(path)

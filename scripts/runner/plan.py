@@ -1,7 +1,4 @@
-"""The plan: the runs of a round with their requested settings, made from a request. It starts nothing.
-
-Imports torch only where GPUs may have to be counted.
-"""
+"""The plan: the runs of a round with their requested settings, made from a request. It starts nothing."""
 
 import dataclasses
 import functools
@@ -98,8 +95,8 @@ def make_run(
     ranks_here: int = 0,
     one_node: bool = False,
 ) -> Run:
-    """A run of no round yet. threads: of each rank; ranks_here: on this machine; 0: as many as the request says.
-    one_node: on this machine only, also where the strategy could span nodes."""
+    """A run of no round yet. threads: of each rank; ranks_here: on this machine; 0: as the request says. one_node: on
+    this machine only."""
     ranks_here = ranks_here or request.ranks_here
     threads = threads or machine.threads_per_rank(ranks_here)
     place = (ranks_here, 1) if one_node else strategy_list.total_ranks_and_nodes(strategy, ranks_here)
@@ -160,8 +157,8 @@ def _fingerprint(data: str, pack: Literal[""] | PackKind = "") -> str:
 def plan_strategies(request: Request) -> list[Run]:
     """The strategies, and the baseline in every precision in which these compute.
 
-    Without names: CORE_STRATEGIES. On CPUs these, and `all`, have one run more: the baseline's one process on all
-    cores. With `with_aa` the baseline is there twice. bf16 that a CPU emulates, and nobody asked for, is skipped.
+    On CPUs the core strategies and `all` have the baseline's one process on all cores, too. With `with_aa` the baseline
+    is there twice.
     """
     config = load_config(request.flags)
     strategies = strategy_list.parse_strategies(request.strategies or " ".join(strategy_list.CORE_STRATEGIES))
@@ -203,8 +200,7 @@ def baselines_in_other_precisions(request: Request, config: Config, strategies: 
 
 
 def name_runs(runs: Sequence[Run]) -> list[Run]:
-    """The runs of a round, each once and with a name, as in charts: its strategy, and its variant or the settings that
-    separate it from the other runs of this strategy."""
+    """The runs of a round, each once, named as in charts: the strategy, and what separates it from its other runs."""
     runs = [*{run.requested_hash: run for run in reversed(runs)}.values()][::-1]
     identities = [Identity(run.requested, {}) for run in runs]
     names: dict[int, str] = {}
@@ -249,8 +245,7 @@ def interpreter_path() -> str:
 
 
 def create_run_folder(run: Run, results: Path, number: str = "") -> tuple[RunFolder, dict[str, str]]:
-    """Make the run's folder, with its run.yaml; returns it and the variables of its launcher, which gets the file by
-    `--run`. number: such as 3/15, for the run's line."""
+    """Make the run's folder; returns it and its launcher's variables. number: such as 3/15, for the run's line."""
     folder = RunFolder.create(results, run.strategy, run.round)
     settings = {name: value for name, value in run.requested.items() if name not in FIELDS}
     of_one_run = {"round": run.round, "position": run.position, "number": number, "name": run.name, "flags": run.flags}

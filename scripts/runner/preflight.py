@@ -30,8 +30,8 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
 
 
 def check_ranks(configs: Sequence[Config], ranks: Sequence[int], option: str = "--nproc") -> None:
-    """Refuse a batch that is no multiple of every number of ranks, or more ranks than GPUs; warn of more than cores.
-    option: what the user would change."""
+    """Refuse a batch that is no multiple of the ranks, and more ranks than GPUs; warn of more than cores. option: what
+    the user would change."""
     num_gpus, num_cores, most, named = machine.num_gpus(), machine.num_cores(), max(ranks), option
     total = [ranks_and_nodes(number)[0] for number in ranks]
     batches = dict.fromkeys(config.global_batch for config in configs if not config.batch_per_device)
@@ -51,8 +51,8 @@ def check_ranks(configs: Sequence[Config], ranks: Sequence[int], option: str = "
 
 
 def why_bf16_is_too_slow(strategy: str, config: Config) -> str:
-    """Why a suite leaves out a bf16 run on a CPU that emulates it; '' for any other. oneDNN has kernels in bf16 for x86
-    from AVX-512 and from AVX-NE-CONVERT on (oneDNN, "CPU Dispatcher Control")."""
+    """Why a suite leaves out a bf16 run on a CPU that emulates it; '' for any other. oneDNN has kernels from AVX-512
+    and AVX-NE-CONVERT on."""
     flags = {*vector_flags()}
     if machine.num_gpus() or "sse2" not in flags or {"avx512bw", "avx_ne_convert"} & flags:
         return ""
@@ -83,8 +83,7 @@ def check_rendezvous() -> None:
 
 
 def open_result_set(results: Path | None, prefix: str = "") -> Path:
-    """The folder of a set, made where it is missing; None: a new one, whose name begins with `prefix`. Raises
-    UserError for one that is published or that cannot be written."""
+    """The folder of a set, made where it is missing; None: a new one, named `prefix` and the time. Raises UserError."""
     if results is None:
         return _new_result_set(prefix)
     if why := why_not_writable(results):
@@ -119,8 +118,7 @@ def _new_result_set(prefix: str) -> Path:
 
 
 def why_not_writable(results: Path) -> str:
-    """Why nothing may be measured into a folder: it is a published set, in one, or in the folder of these. ''
-    otherwise."""
+    """Why nothing may be measured into a folder, such as a published set; '' otherwise."""
     place = Path(os.path.realpath(results))
     inside = place.is_relative_to(os.path.realpath(PUBLISHED))
     if inside or any((each / MARK).exists() for each in (place, *place.parents)):

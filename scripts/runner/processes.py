@@ -1,7 +1,6 @@
-"""Every process of a run, and how to end them all. They have RUN_DIR in their environment: torchrun's workers have
-sessions of their own, and outlive a killed torchrun.
+"""Every process of a run, found by RUN_DIR in its environment, and how to end them all.
 
-    python -m scripts.runner.processes RUN_DIR      # waits for the end of stdin, which is that of the run's record
+python -m scripts.runner.processes RUN_DIR      # waits for the end of stdin, which is that of the run's record
 """
 
 import contextlib
@@ -27,8 +26,7 @@ RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovo
 
 @contextlib.contextmanager
 def ended_without_us(run_dir: Path) -> Iterator[None]:
-    """If this process is killed meanwhile, another one ends what is left of the run. It holds the lock of the set for
-    so long, which it inherits."""
+    """If this process is killed meanwhile, another one, which holds the set's lock for so long, ends what is left."""
     watcher = subprocess.Popen(
         [sys.executable, "-m", "scripts.runner.processes", str(run_dir)],
         stdin=subprocess.PIPE,
@@ -78,7 +76,7 @@ def end_processes(run_dir: Path, grace_s: float) -> None:
     """End every process of the run, its Slurm steps, and the folder by which its ranks met.
 
     First TERM: with a `grace_s`, to the ranks alone, if there are any; else to all but srun, which would kill its tasks
-    at once. Then KILL, for what is alive after `grace_s`, until none is left.
+    at once. After `grace_s` KILL, until none is left.
     """
     found, deadline = processes_of_run(run_dir), time.monotonic() + grace_s
     # TERM to the ranks only, where they have time to write a checkpoint: after a TERM of its own, torchrun kills them

@@ -1,10 +1,9 @@
-"""Records one run: starts its command, times and watches it, ends what is left of it, and appends its row.
+"""Records one run: starts its command, watches it, ends what is left of it, and appends its row.
 
     python -m scripts.runner.record --run results/x/logs/ddp-1-120000/run.yaml -- torchrun ... -m benchmarks.ddp ...
     python -m scripts.runner.record --run results/x/logs/slurm-1-120000/run.yaml --skip "no cluster"
 
-Launchers call it, in a folder that the plan has made. Exit code: 0 ok or skipped, 1 failed, timeout or invalid, 128 +
-the signal.
+Exit code: 0 ok or skipped, 1 failed, timeout or invalid, 128 + the signal.
 """
 
 import contextlib
@@ -79,8 +78,7 @@ def main(folder: RunFolder, command: list[str]) -> int:
 
 
 def measured_columns(row: dict[str, Any], sampler: Sampler | None) -> dict[str, Any]:
-    """What the reporting rank has measured, with the interval and the energy of its windows. sampler: None where that
-    rank ran on another machine."""
+    """What the reporting rank measured, with interval and energy. sampler: None where it ran on another machine."""
     windows = row.pop("windows", [])
     if not windows:
         return row
@@ -103,8 +101,8 @@ def record_skipped(folder: RunFolder, reason: str, env: Mapping[str, str]) -> in
 
 
 def record_lost(folder: RunFolder, code: int, signum: int, env: Mapping[str, str]) -> None:
-    """End the processes of a run whose launcher ended with `code`, and append its row where nobody has. signum: the
-    signal that the suite got, 0 without one. env: of the launcher."""
+    """Where nobody has, append the row of a run whose launcher ended with `code`. signum: that the suite got, or 0.
+    env: of the launcher."""
     processes.end_processes(folder.path, processes.GRACE_S)
     if (read_table(folder.results, "runs").run_id == folder.run_id).any():
         return
@@ -142,8 +140,7 @@ def row_at_start(folder: RunFolder, plan: Mapping[str, Any], env: Mapping[str, s
 def write_row(
     folder: RunFolder, plan: Mapping[str, Any], row: dict, prints: bool = True, shows_log: bool = True
 ) -> dict:
-    """Append the row and its settings, print what became of the run, and return the row. A run of round 0 warms the
-    machine, and no analysis counts it."""
+    """Append the row and its settings, print what became of the run, and return the row."""
     if plan["round"] == 0:
         why = row.get("reason") or "it warmed the machine, and is not counted"
         row |= {"status": WARM_UP, "reason": why if row["status"] == "ok" else f"{row['status']}: {why}"}
@@ -159,10 +156,7 @@ def write_row(
 
 
 def run_command(command: list[str], folder: RunFolder, plan: Mapping[str, Any], sampler: Sampler) -> RunEnd:
-    """Run `command` to its end, to the limit, or to the first ending signal; leave no process of it.
-
-    A command that has not ended by itself gets the time that its ranks need for a checkpoint.
-    """
+    """Run `command` to its end, its limit, or the first ending signal; leave no process of it."""
     signals: list[int] = []
     for signum in ending_signals():
         signal.signal(signum, lambda number, frame: signals.append(number))
@@ -217,8 +211,7 @@ def start_command(command: list[str], folder: RunFolder, requested: dict, log: I
 
 
 def checkpoint_grace_s(requested: dict, folder: RunFolder, ran_s: float) -> float:
-    """Seconds that ranks have to stop and to write a checkpoint; 0 where they write none. They stop at the end of the
-    window that is open."""
+    """Seconds that ranks have to end the open window and to write a checkpoint; 0 where they write none."""
     if not requested.get("checkpoint_dir"):
         return 0.0
     patience_s = max(processes.GRACE_S, requested["timeout_s"])
@@ -234,10 +227,9 @@ def wait_for_end(
     signals: list[int],
     log: IO[bytes],
 ) -> None:
-    """Wait for the child, with a bar on a terminal, until it ends, a signal has come or its limit has passed.
+    """Wait for the child's end, a signal or the limit, with a bar on a terminal.
 
-    When the first rank leaves a note, look for ranks that hang, before torchrun kills them; where it waited for one in
-    vain, write all stacks.
+    When the first rank leaves a note, look for ranks that hang, before torchrun kills them.
     """
     limit_s = run_end.limit_s
     name = f"{plan['number']} {plan['name']} #{plan['round']}".strip()

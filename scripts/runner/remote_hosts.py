@@ -16,8 +16,7 @@ ANY_PORT = 9  # nothing is sent there
 
 
 def remote_hosts(hosts: str) -> tuple[str, list[str]]:
-    """(the interface that leads to the first remote host that has an address here, the remote hosts). hosts: such as
-    a:4,b:4. A host without an address here is remote: ssh may know its name."""
+    """(the interface that leads to the first remote host with an address, the remote hosts). hosts: such as a:4,b:4."""
     names_of_own = {each.address: name for name, addresses in psutil.net_if_addrs().items() for each in addresses}
     remote, interface = [], ""
     for host in (each.rpartition(":")[0] for each in hosts.split(",")):

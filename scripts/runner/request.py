@@ -59,10 +59,7 @@ class Request:
 
 
 def read_request(options: Any, own_flags: Sequence[str] = ()) -> Request:
-    """The request of a command. options: such as RoundOptions. own_flags: of the configuration.
-
-    Launchers and ranks read NPROC, which --nproc sets. Raises UserError for a value that is out of range.
-    """
+    """The request of a command. own_flags: of the configuration. Sets NPROC. Raises UserError."""
     given = vars(options)
     if given.get("nproc"):
         os.environ["NPROC"] = str(given["nproc"])
@@ -93,8 +90,8 @@ def read_request(options: Any, own_flags: Sequence[str] = ()) -> Request:
 
 
 def with_images(request: Request) -> Request:
-    """The request, with synthetic images, and a warning, where there are GPUs and nobody has named images or a
-    configuration: imagenet-mini has 480 training images, which is no work for a GPU."""
+    """The request, with synthetic images and a warning where there are GPUs and nobody named images or a
+    configuration."""
     if request.names_config or names_images(request) or default_config() == CPU_CONFIG:
         return request
     print(NO_IMAGES, file=sys.stderr)

@@ -1,9 +1,8 @@
 """The order of the runs in a round, and how much of a run is timed.
 
-The orders are the rows of a Williams square (1949), taken with a stride of the golden section. Over n rounds of n runs
-each run has every place once, and for an even n follows every other run once. So neither a drift within a round nor
-what a run leaves behind, such as heat, always meets the same strategy. The order depends on the number of runs, the
-round and SEED only, so that a set that is resumed keeps its order.
+The orders are the rows of a Williams square (1949), taken with a stride of the golden section: over n rounds of n runs
+each run has every place once, and for an even n follows every other run once. An order depends on the number of runs
+and of the round only, so that a resumed set keeps it.
 """
 
 import dataclasses
@@ -28,11 +27,8 @@ def run_order(num_runs: int, round_number: int) -> list[int]:
 
 
 def timed_part(config: Config, fingerprint: str, ranks: int) -> Config:
-    """The configuration without what comes after its timed windows: more epochs, the step breakdown, checkpoints.
-
-    fingerprint: of the images, which says how many there are; '' for synthetic ones. After the last window as many
-    steps follow as a window has, so that loaders prefetch during it, too.
-    """
+    """The configuration without what comes after its timed windows. fingerprint: of the images, with their number; ''
+    for synthetic ones. After the last window follow as many steps as it has, so that loaders prefetch during it."""
     num_train = int(fingerprint.split("-")[1]) if fingerprint else IMAGENET_TRAIN_IMAGES  # classes, training images
     steps = config.steps or num_train // resolve_global_batch(config, ranks).global_batch
     needed = 1 + config.warmup_steps + (config.windows + 1) * config.window_steps

@@ -1,8 +1,7 @@
-"""How many rounds a suite runs, after one run that warms the machine: --repeats, and with --until or --budget more.
+"""How many rounds a suite runs, after one run that warms the machine.
 
---until 5% adds rounds until the simultaneous intervals of all strategies over the baseline reach no further than 5 %
-(precise_enough of results/intervals.py). --budget 20m starts no round after the first that would not fit; without
---until, every round that fits.
+--until 5% adds rounds until the intervals over the baseline reach no further. --budget 20m starts no round after the
+first that would not fit; without --until, every one that fits.
 """
 
 import dataclasses
@@ -34,8 +33,7 @@ def open_ended(request: Request) -> bool:
 
 
 def planned_runs(runs: Sequence[Run], request: Request) -> list[Run]:
-    """The runs of `repeats` rounds, or until the last round that has a row, where that is more: it is finished before
-    another is added. runs: of a round."""
+    """The runs of `repeats` rounds, or until the last round that has a row. runs: of a round."""
     most = request.repeats
     if open_ended(request) and request.results is not None:
         requested = {run.requested_hash for run in runs}
@@ -44,8 +42,7 @@ def planned_runs(runs: Sequence[Run], request: Request) -> list[Run]:
 
 
 def check_rounds(runs: Sequence[Run], request: Request) -> None:
-    """Raises UserError for seeds, a width or a budget that no number of rounds can fulfil, and for a set that
-    torchrun's nodes cannot continue. runs: of a round."""
+    """Raises UserError for seeds, a width or a budget that no rounds can fulfil. runs: of a round."""
     if request.num_seeds > request.repeats:
         raise UserError(
             f"--seeds {request.num_seeds} needs a round for each seed; give --repeats {request.num_seeds} or more, not "
@@ -78,8 +75,7 @@ def describe_end(request: Request) -> str:
 
 
 def generate_rounds(left: Sequence[Run], runs: Sequence[Run], request: Request, results: Path) -> Iterator[list[Run]]:
-    """Round 0, which warms the machine, then the runs that are left, then added rounds. left: of planned_runs. runs: of
-    a round. Prints why no more rounds are added."""
+    """Round 0, what is left of planned_runs, then added rounds; prints why no more are added. runs: of a round."""
     began, round_s = time.monotonic(), 0.0
     last_planned, needs_warm_up = planned_runs(runs, request)[-1].round, not is_only_run(left, request)
     planned = ([*of_round] for _, of_round in itertools.groupby(left, lambda run: run.round))
@@ -105,8 +101,7 @@ def is_only_run(left: Sequence[Run], request: Request) -> bool:
 
 
 def warm_up_runs(left: Sequence[Run]) -> list[Run]:
-    """The timed parts of these runs as round 0. One is enough: the next is started only where the one before was
-    skipped."""
+    """The timed parts of these runs as round 0, of which the next starts only where one was skipped."""
     return [dataclasses.replace(run.timed_part(), round=0, position=0) for run in left if not run.skip]
 
 

@@ -46,8 +46,7 @@ class JobShape:
 
 
 def main(options: Any, words: Sequence[str], flags: Sequence[str]) -> int:
-    """Submit a job and follow it; returns its exit code. options: SlurmOptions. words, flags: for ./bench run in the
-    job, before and after `--`."""
+    """Submit a job and follow it; returns its exit code. words, flags: for ./bench run, before and after `--`."""
     if job := os.environ.get("SLURM_JOB_ID"):
         raise UserError(f"this is in Slurm job {job}, and ./bench slurm submits one; type ./bench run here")
     if options.container:
@@ -76,10 +75,8 @@ def main(options: Any, words: Sequence[str], flags: Sequence[str]) -> int:
 
 
 def job_shape(options: Any) -> JobShape:
-    """Of what is not said: one node, a task for each GPU or else 2, and for each task its share of a node's cores.
-
-    Raises UserError where no cluster answers, and for a job on the CPUs of nodes that have GPUs.
-    """
+    """Of what is not said: one node, a task a GPU or else 2, for each its share of a node's cores. Raises UserError
+    where no cluster answers, and for a job on the CPUs of nodes that have GPUs."""
     nodes_like = list_nodes(options.partition)
     gpus = machine.num_gpus() if options.gpus_per_node is None else options.gpus_per_node
     tasks = options.tasks_per_node or gpus or options.nproc or 2
@@ -95,8 +92,7 @@ def job_shape(options: Any) -> JobShape:
 
 
 def list_nodes(partition: str) -> list[tuple[int, str]]:
-    """(cores, generic resources) of each kind of node that the job may get: of the partition, else of the default one,
-    else of all."""
+    """(cores, generic resources) of the nodes of the partition, else of the default one, else of all."""
     said = ask("sinfo", "--noheader", "--format", "%P %c %G", *(["--partition", partition] if partition else []))
     kinds = [(words[0], int(re.sub(r"\D", "", words[1])), words[2]) for words in map(str.split, said.splitlines())]
     if not kinds:

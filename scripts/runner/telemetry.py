@@ -19,10 +19,9 @@ MIN_READ_FRACTION = 0.8  # of the windows' time: an energy of less is a guess
 
 
 class Sampler(threading.Thread):
-    """A thread that collects telemetry rows from `start()` until `stop()`; t_s counts from the start.
+    """A thread that collects telemetry rows from `start()` until `stop()`: per cent, 10^6 bytes (a second), W.
 
-    Utilisation in per cent, memory in 10^6 bytes, network in 10^6 bytes a second without loopback. GPUs are the visible
-    ones. power_w is the mean since the row before, by NVML's counter of energy where there is one.
+    power_w is the mean since the row before, by NVML's counter of energy where there is one.
     """
 
     def __init__(self, run_dir: Path | None = None):
@@ -86,7 +85,7 @@ class Sampler(threading.Thread):
 
     def energy_j_per_image(self, windows: list[tuple[int, float, float]], run: dict) -> float | None:
         """Joules an image that the run's GPUs drew in its windows: (images, seconds, moment of the end). run: its row.
-        None where readings stand for less than MIN_READ_FRACTION of the windows, or are not of all nodes."""
+        None where too little was read, or not of all nodes."""
         if run["device"] != "cuda" or run["nodes"] > 1:
             return None
         times = [(end - seconds - self.began, end - self.began) for _, seconds, end in windows]
@@ -98,8 +97,7 @@ class Sampler(threading.Thread):
 
 
 def mean_power_w(rows: Sequence[dict], device: str, times: Sequence[tuple[float, float]]) -> float | None:
-    """Mean power in W within times (from, to); None where too little was read. A row's power counts by how much of the
-    times lies between the row before and it."""
+    """Mean power in W within times (from, to), each row by its share of them; None where too little was read."""
     joules = read_s = since = 0.0
     for row in rows:
         if row["device"] == device:
@@ -203,11 +201,8 @@ class CoreCounters:
         self.before, self.own_before_s = _core_seconds(), _own_cpu_s()
 
     def shares(self, rank_cpu_s: float | None) -> dict[str, float | None]:
-        """Columns of runs.csv, per cent of the cores' time. rank_cpu_s: CPU time of a rank, as the rank reports it.
-
-        other_cpu_pct: the time of all programs less that of this process and its children; unknown where a rank is no
-        child, as under Slurm.
-        """
+        """Columns of runs.csv, per cent of the cores' time. rank_cpu_s: CPU time of a rank, as it reports it. Under
+        Slurm, where a rank is no child, other_cpu_pct is unknown."""
         busy_s, steal_s, all_s = (after - before for after, before in zip(_core_seconds(), self.before, strict=True))
         own_s = _own_cpu_s() - self.own_before_s
         is_child = rank_cpu_s is not None and own_s >= rank_cpu_s

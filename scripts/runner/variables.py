@@ -1,8 +1,7 @@
-"""The variables of the environment that steer libraries: which are cleared, which are set, and which are settings of a
-run. docs/generate.py writes docs/variables.md from this.
+"""The variables of the environment that steer libraries: which are cleared, set, or settings of a run. docs/generate.py
+writes docs/variables.md from this.
 
-./bench, and a launcher that a person starts, call `prepare` before anything imports torch; all that they start inherits
-it. Standard library only: ./bench calls it before anything is installed.
+Whatever starts runs calls `prepare` before anything imports torch. Standard library only: ./bench needs it first.
 """
 
 import ctypes
@@ -106,8 +105,8 @@ def prepare(env: MutableMapping[str, str]) -> None:
 
 
 def malloc_settings() -> dict[str, str]:
-    """Have glibc keep what a process frees for the next tensor of that size. By default it may return large blocks to
-    the kernel, which clears each page anew: a step on a CPU may then take twice as long. {} without glibc."""
+    """Have glibc keep what a process frees: returned to the kernel, large blocks are cleared anew, and a step on a CPU
+    may take twice as long. {} without glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     if mallopt is None:
         return {}

@@ -20,7 +20,7 @@ from result_sets import write_set
 from support import ROOT, SYNTHETIC_YAML, environment, few_fast, hear_sigint, put
 
 from scripts.cli.command_table import COMMANDS, find_command
-from scripts.cli.run_command import action_of, command_tree, options_class, parse
+from scripts.cli.run_command import action_of, options_class, parse
 
 pytestmark = pytest.mark.real_interpreter  # which interpreter is started, and where from
 BENCH = ROOT / "bench"
@@ -91,21 +91,6 @@ def test_help_is_one_screen_and_needs_nothing_that_is_installed(fresh_clone):
     assert not (fresh_clone / ".venv").exists()
 
 
-OLD_PYTHON = "import sys; sys.version_info = (3, 9, 0); exec(compile(open(sys.argv[1]).read(), 'bench', 'exec'))"
-
-
-def test_an_interpreter_that_cannot_start_the_suite_is_wrong_use(fresh_clone):
-    """Protects a nightly gate, where 1 says slower: an old Python, and one without the packages. Mutant:
-    sys.exit(text), which is 1."""
-    old = subprocess.run([sys.executable, "-c", OLD_PYTHON, BENCH], capture_output=True, text=True)
-    assert old.returncode == 2 and "error: python3 is 3.9 here, and must be 3.11 or newer" in old.stderr
-    command = [sys.executable, "-I", "-S", fresh_clone / "bench", "ab", "HEAD", "tree:"]
-    env = {"PATH": os.environ["PATH"], "BENCH_STARTED_FROM": str(fresh_clone)}
-    lacking = subprocess.run(command, cwd=fresh_clone, env=env, capture_output=True, text=True)
-    assert lacking.returncode == 2 and "requirements.txt lists all that is needed" in lacking.stderr, lacking.stderr
-    assert lacking.stderr.count("\n") == 1
-
-
 def test_set_up_is_made_once(fresh_clone):
     """Protects minutes: .venv is made where it is missing, has no interpreter, or has others than the listed packages.
     A library that fails is tried once. Mutant: no mark of the failure."""
@@ -145,14 +130,6 @@ def test_every_command_has_a_function_that_takes_its_options(command):
     names = [other.name for other in others if other.default is other.empty or other.name == "found"]
     has_json = hasattr(options_class(command), "json")
     assert names == ([] if "." in command.action else ["flags"]) + (["found"] if has_json else [])
-
-
-@pytest.mark.medium
-def test_shells_can_complete_all_commands():
-    """Protects completion: the tree of all commands is one that tyro can print."""
-    assert command_tree()
-    done = bench("--tyro-print-completion", "bash")
-    assert done.returncode == 0 and "each-option" in done.stdout and "--fail-over" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -74,23 +74,6 @@ def test_code_that_changed_since_the_plan_is_not_run(others, tmp_path, monkeypat
         run_external.main("mine", [])
 
 
-def test_the_hash_is_of_all_python_files_but_hidden_ones(others):
-    """Protects the groups: another version, of a module beside the script, too, is another group."""
-    before = source_hash(others)
-    changes = {"my_helper.py": "RATE = 2\n", "deeper/more.py": "", "mine.py": "pass\n"}
-    found = {before}
-    for name, text in changes.items():
-        (others / name).parent.mkdir(exist_ok=True)
-        (others / name).write_text(text)
-        source_hash.cache_clear()
-        found.add(source_hash(others))
-    assert len(found) == 4
-    (others / ".venv" / "library.py").write_text("changed = 1\n")
-    (others / "notes.txt").write_text("changed")
-    source_hash.cache_clear()
-    assert source_hash(others) in found
-
-
 @pytest.mark.parametrize(
     "line", ["import no_such_library", "raise KeyError('x')", "import sys; sys.exit('no')", "1 / 0"]
 )

@@ -118,15 +118,6 @@ def test_ranks_and_threads(command, name):
             assert words[1:3] == ["-m", f"benchmarks.{name}"]
 
 
-def test_with_gpus_the_default_is_no_longer_the_smoke_test(monkeypatch):
-    """Protects a GPU box from 48 pixels decoded in the training process."""
-    monkeypatch.delenv("CONFIG", raising=False)
-    monkeypatch.setenv("NUM_GPUS", "0")
-    assert asked().flags == ["--config", "configs/smoke.yaml"]
-    monkeypatch.setenv("NUM_GPUS", "2")
-    assert asked().flags == ["--config", "configs/imagenet-bench.yaml"]
-
-
 @pytest.mark.parametrize(
     "variables, synthetic",
     [

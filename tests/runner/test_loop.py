@@ -203,8 +203,6 @@ def test_a_run_whose_suite_and_record_were_killed_is_ended_and_run_again(suite, 
 
 WALL = {"boot_id": "x", "started_at": 0.0, "ended_at": 0.0, "parts": {}}
 SUMMARY = json.dumps({"row": {"images_per_s": 1.0}, "met": {}, "wall": WALL})
-FINISHES = ["bash", "-c", 'echo "$0" >"$RUN_DIR/summary.json"', SUMMARY]
-WAITS = ["bash", "-c", 'touch "$RUN_DIR/began"; exec sleep 100']
 
 
 def record_command(results: Path, command: list[str]) -> list:
@@ -215,42 +213,12 @@ def record_command(results: Path, command: list[str]) -> list:
     return [sys.executable, "-m", "scripts.runner.record", "--run", folder.plan, "--", *command]
 
 
-def row_of(results: Path) -> dict:
-    (row,) = read_table(results, "runs").to_dict("records")
-    return row
-
-
-def test_a_finished_run_has_its_row_whoever_reads_its_line(tmp_path):
-    """Protects hours of training from `| head -1`, a closed stdout or stderr, and a full disk under the output."""
-    ends = {"a reader that is gone": "| true", "both closed": ">&- 2>&-", "a full disk": ">/dev/full 2>&1"}
-    started = {}
-    for name, end in ends.items():
-        command = record_command(tmp_path / name, FINISHES)
-        words = ["bash", "-c", f'"$@" {end}; exit "${{PIPESTATUS[0]}}"', "-", *command]
-        started[name] = subprocess.Popen(words, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
-    for name, process in started.items():
-        _, err = process.communicate(timeout=60)
-        assert (process.returncode, err, row_of(tmp_path / name)["status"]) == (0, "", "ok"), name
-
-
 def test_what_a_failed_run_printed_does_not_steer_the_terminal(tmp_path):
     """Protects who reads why a run failed from what it printed: names of somebody else's files, or of a library.
     Mutants: the last lines of the log, or the reason, as they stand."""
     words = record_command(tmp_path, ["bash", "-c", r"printf 'a \033]0;title\007\033[31m name\n'; exit 1"])
     done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True)
     assert b"| a ?]0;title??[31m name" in done.stderr and b"\033" not in done.stderr + done.stdout
-
-
-def test_quit_leaves_a_row(tmp_path):
-    """Protects the row from ^\\, which terminals send as SIGQUIT."""
-    words = record_command(tmp_path, WAITS)
-    process = subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
-    until(lambda: [*tmp_path.glob("logs/*/began")], "the run begins", 60)
-    process.send_signal(signal.SIGQUIT)
-    process.communicate(timeout=60)
-    row = row_of(tmp_path)
-    assert (process.returncode, row["status"], row["reason"]) == (131, "interrupted", "SIGQUIT to the launcher")
-    assert processes_of(tmp_path) == []
 
 
 def test_ctrl_c_prints_no_traceback_of_a_program_that_starts(tmp_path):

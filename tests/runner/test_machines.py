@@ -6,7 +6,6 @@ The one predicate, usable_gpus, is told how many there are; from there the plan,
 words, and each rank's devices follow by themselves. Nothing trains.
 """
 
-import ast
 import dataclasses
 import importlib
 import os
@@ -16,7 +15,7 @@ import pytest
 import torch
 from fake_gpus import NOT_USABLE, STEPS, see_gpus, train_on_nothing
 from stand_ins import NO_STAND_IN
-from support import ONE_PROCESS, OURS, REMEDY_WITHOUT, ROOT, STRATEGIES, asked, environment, few_fast
+from support import ONE_PROCESS, OURS, ROOT, STRATEGIES, asked, environment, few_fast
 
 from benchmarks.common import loader as loaders
 from benchmarks.common.config import Config
@@ -30,12 +29,7 @@ SIZES = [2, *(pytest.param(num_gpus, marks=pytest.mark.slow) for num_gpus in (1,
 # A rank a GPU, but for these: GPUs of a rank, and the most that one drives.
 GPUS_OF_A_RANK = {"hybrid_parallel": 2}
 DRIVES = {"single": 1, "model_parallel": 2, "dataparallel": 8}
-OVER = {"horovod_ddp": "horovod-gloo"}
 ONE_IS_TOO_FEW = {"hybrid_parallel"}
-TORCH_ASKED_BY = {  # who may ask torch itself: the predicate, and what follows its answer
-    "benchmarks/common/machine.py": {"is_available", "device_count"},
-    "benchmarks/common/rank.py": {"device_count"},  # all GPUs of this process, to wait for and to add up
-}
 
 
 @pytest.fixture
@@ -165,22 +159,6 @@ def test_every_strategy_decodes_with_as_many_workers(see, monkeypatch, name):
     assert [sum(numbers) for numbers in zip(*found, strict=True)] == [3 * used, 3 * used]
 
 
-@pytest.mark.parametrize("name", [name for name in FAKED if "GPU" not in REMEDY_WITHOUT.get(name, "")])
-@pytest.mark.medium
-def test_where_gpus_are_hidden_no_row_says_nccl(see, monkeypatch, name):
-    """Protects `backend`: what ranks on CPUs talk through, whatever their libraries were built for."""
-    see(0)
-    backends = []
-    train_on_nothing(
-        monkeypatch,
-        name,
-        SMALL,
-        1,
-        drive=lambda strategy: backends.append(strategy.columns.get("backend", strategy.rank.backend)),
-    )
-    assert backends == [OVER.get(name, "gloo")]
-
-
 @pytest.mark.parametrize("num_gpus", [1, 2, 8])
 def test_what_is_refused_before_a_run(see, monkeypatch, capsys, num_gpus):
     """Protects the user's time: more ranks than GPUs, and a batch that does not divide. Cores are not counted."""
@@ -211,14 +189,6 @@ def test_nothing_is_planned_on_gpus_that_cannot_be_used(see, monkeypatch):
     assert asked().flags[1] == "configs/smoke.yaml"
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_no_rank_starts_on_gpus_that_cannot_be_used(see, monkeypatch, name):
-    """Protects the same where a script is started by hand: it gives the one reason, before it meets other ranks."""
-    see(8, usable=False)
-    with pytest.raises(UserError, match=NOT_USABLE):
-        train_on_nothing(monkeypatch, name, SMALL, drive=lambda strategy: pytest.fail("it trained"))
-
-
 @pytest.mark.parametrize("command", [["launchers/ddp.sh"], ["bench", "run"]], ids=["by hand", "bench"])
 def test_a_launcher_ends_with_the_reason(recorder, tmp_path, command):
     """Protects the first command on a machine with an old driver: one sentence, exit code 2, and nothing was run."""
@@ -233,16 +203,3 @@ def test_a_launcher_ends_with_the_reason(recorder, tmp_path, command):
     done = subprocess.run([ROOT / command[0], *command[1:]], env=env, capture_output=True, text=True)
     assert (done.returncode, done.stderr.strip()) == (2, f"error: {NOT_USABLE}")
     assert recorder.calls() == [] and not (tmp_path / "a set").exists()
-
-
-@pytest.mark.medium
-def test_torch_is_asked_in_one_place():
-    """Protects the one predicate: device_count() counts GPUs that no kernel runs on (NVML), is_available() none that
-    are hidden."""
-    asked = {}
-    for path in [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]:
-        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-        words = {call.attr for call in calls if ast.unparse(call).startswith("torch.cuda.")}
-        if found := words & {"is_available", "device_count"}:
-            asked[str(path.relative_to(ROOT))] = found
-    assert asked == TORCH_ASKED_BY

@@ -93,13 +93,6 @@ def test_outside_a_job_srun_is_skipped_with_what_to_type(launched):
     assert "./bench slurm slurm" in after(launched("slurm", SLURM_JOB_ID=None)["record"], "--skip")
 
 
-@pytest.mark.medium
-def test_ranks_of_two_gpus_are_half_as_many_on_each_node(launched):
-    """Protects 2 ranks x 2 nodes on machines of 4 GPUs from being 4 on each."""
-    run = launched("hybrid_parallel", NUM_GPUS=4)
-    assert after(run["words"], "--nproc-per-node") == "2" and run["asked"]["ranks"] == 8
-
-
 @pytest.mark.parametrize("name", ["single", "ddp_spawn"])
 def test_what_cannot_span_nodes_has_the_first(launched, name):
     """Protects their rows: the ranks of one node, on it, and asked so."""

@@ -8,19 +8,14 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
-from support import NUM_TRAIN, ONE_RUN, ROOT, draw_images, environment, finish, put, start_bench
+from support import NUM_TRAIN, draw_images, finish, start_bench
 
 from benchmarks.common import machine
-from benchmarks.common.config import FIELDS, Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import hold_lock
 from benchmarks.common.rows import read_table
-from benchmarks.common.run_folder import RunFolder
 from scripts.data import pack
-from scripts.results.settings import requested_settings
 from scripts.runner import plan, preflight, rounds
 from scripts.shared import gpus, source_version
 from scripts.shared.nodes import ranks_and_nodes
@@ -290,42 +285,6 @@ def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_request, c
 # --- rows that are kept -------------------------------------------------------------------------------------------
 
 
-IMPATIENT_RECORD = """
-import functools, runpy, sys
-from benchmarks.common import rows
-rows.hold_lock = functools.partial(rows.hold_lock, limit_s=0.5)
-sys.argv = ["record", *sys.argv[1:]]
-runpy.run_module("scripts.runner.record", run_name="__main__")
-"""
-WRITES_A_ROW = """
-import os
-from pathlib import Path
-from benchmarks.common.rows import append_rows
-append_rows(Path(os.environ["RUN_DIR"]).parent.parent, "windows", [{"run_id": "a"}])
-"""
-
-
-@pytest.mark.medium
-def test_a_run_ends_at_its_limit_though_another_process_keeps_the_tables_locked(tmp_path):
-    """Protects the limit: neither the run nor its record waits for ever, and the printed line says what became of
-    it."""
-    run_dir = tmp_path / "logs" / "single-1-120000"
-    run_dir.mkdir(parents=True)
-    config = Config(limit_s=0.5, timeout_s=60)
-    run = requested_settings(config, "single", 1, 1, 1, "")
-    RunFolder(run_dir).write_plan(config, {name: run[name] for name in run.keys() - FIELDS.keys()} | ONE_RUN)
-    record = [sys.executable, "-c", IMPATIENT_RECORD, "--run", run_dir / "run.yaml"]
-    command = [*record, "--", sys.executable, "-c", WRITES_A_ROW]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with hold_lock(tmp_path / ".writing"), subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes) as process:
-        try:
-            out, errors = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert re.search("single +#1 +timeout", out) and process.returncode > 0
-    assert f"another process has held {tmp_path}/.writing for more than 0.5 s" in errors and "Traceback" not in errors
-
-
 # --- the source ---------------------------------------------------------------------------------------------------
 
 
@@ -370,14 +329,3 @@ def test_without_git_the_sources_have_a_hash(tmp_path, monkeypatch):
     source_version.local_changes.cache_clear()
     assert source_version.commit() is None and found[0] == found[2] != found[1] and all(found)
     assert "no commit, but a hash of the sources" in source_version.warning_without_commit()
-
-
-def test_a_repository_that_git_refuses_is_named(tmp_path, monkeypatch):
-    """As of another owner, in a container or on a shared disk."""
-    refuses = "echo \"fatal: detected dubious ownership in repository at 'x'\" >&2; exit 128"
-    put(tmp_path / "bin", git=refuses)
-    (tmp_path / ".git").mkdir()
-    monkeypatch.setattr(source_version, "ROOT", tmp_path)
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    warning = source_version.warning_without_commit()
-    assert "dubious ownership" in warning and f"safe.directory {tmp_path}" in warning
