@@ -25,8 +25,9 @@ num_done() { # runs that came to their end, or left a checkpoint to resume from
   cat -- "$RESULTS/runs.csv" 2>/dev/null | grep -Ec ',(ok|failed|timeout|skipped|invalid),|a checkpoint of step .* saved'
 }
 before=$(num_done) warned=0 child=
-trap 'warned=1; kill -TERM "$child"' USR1 # the time limit is near: the row of the run in progress, then the queue
-trap 'kill -TERM "$child"' INT TERM       # the job is cancelled, or put back by the cluster: the row first, too
+end_run() { kill -TERM "$child" 2>/dev/null; } # it may have ended already
+trap 'warned=1; end_run' USR1 # the time limit is near: the row of the run in progress, then the queue
+trap end_run INT TERM # the job is cancelled, or put back by the cluster: the row first, too
 ./bench run --results "$RESULTS" "$@" &
 child=$!
 code=0

@@ -154,13 +154,14 @@ def test_ctrl_c_cancels_the_job(submit, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_job_at_its_time_limit_resumes_from_its_checkpoint(submit, tmp_path):
-    """Slurm looks every 30 s, and a busy machine takes half a minute until ranks train."""
-    limits = ("--time-min", "2", "--warning-s", "30", "--repeats", "1")
-    job = submit("slurm", *limits, "--", "--epochs", "400", "--checkpoint-dir", str(tmp_path / "kept"))
+def test_a_job_near_its_time_limit_resumes_from_its_checkpoint(submit, tmp_path):
+    """Slurm's warning is sent by hand: how far a run gets within minutes depends on the machine."""
+    job = submit("slurm", "--repeats", "1", "--", "--epochs", "30", "--checkpoint-dir", str(tmp_path / "kept"))
+    until(job.trains, "a run", 300)
+    job.ask("scancel", "--batch", "--signal", "USR1", job.job())
     assert job.wait() == 0
     rows = job.rows()
-    assert {*rows.status[:-1]} == {"interrupted"} and list(rows.status)[-1] == "ok"
+    assert [*rows.status] == ["interrupted", "ok"]
     assert "resumed at" in (job.results / rows.log_path.iloc[-1]).read_text()
 
 

@@ -98,7 +98,7 @@ def start_text(left: Sequence[Run], results: Path, request: Request) -> str:
 
 
 def plan_text(left: Sequence[Run], planned: Sequence[Run], request: Request) -> str:
-    """The runs that are left, a line each, and what all of them have in common."""
+    """The runs that are left, a line each, and their most important settings."""
     lines = [f"{len(left)} of {len(planned)} runs, in {request.results or 'a new set'}; none is started"]
     if left and not rounds.is_only_run(left, request):
         warm = rounds.warm_up_runs([run for run in left if run.round == left[0].round])[:1]
@@ -109,8 +109,8 @@ def plan_text(left: Sequence[Run], planned: Sequence[Run], request: Request) -> 
     values = {name: {run.requested[name] for run in planned} for name in names}
     if values["loader"] == {"synthetic"}:
         del values["data"]  # nobody reads it
-    same = [f"{name} {found}" for name, (found, *others) in values.items() if found and not others]
-    return "\n".join([*lines, f"all: {', '.join(same)}"])
+    said = {name: " or ".join(map(str, sorted(found - {0, ""}))) for name, found in values.items()}
+    return "\n".join([*lines, "with " + ", ".join(f"{name} {text}" for name, text in said.items() if text)])
 
 
 # --- the runs -----------------------------------------------------------------------------------------------------

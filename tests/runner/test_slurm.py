@@ -70,7 +70,7 @@ def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
     done, words, _ = submitted("single", "ddp", *TWO_NODES, "--plan", "--repeats", "1", "--account", "lab 7;id")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("sbatch --nodes=2 --ntasks-per-node=4 --cpus-per-task=2 '--account=lab 7;id'\n")
-    assert "ddp                 ranks 8" in done.stdout and "single              ranks 4" in done.stdout
+    assert "  round 1  ddp\n" in done.stdout and "\nwith ranks 4 or 8, threads_per_rank 2, " in done.stdout
     assert words == [] and not (tmp_path / "a set").exists()
 
 
