@@ -30,7 +30,7 @@ def learning_chart(results: ResultSet) -> Figure | None:
     """Train loss, validation loss and top-1 by epoch, and top-1 by the seconds of the passes."""
     curves, lines = learning_curves(results), dict[str, list[str]]()
     for label, curve in curves.items():
-        lines.setdefault(curve.drop(columns="seconds").to_csv(float_format="%.7g"), []).append(label)
+        lines.setdefault(curve.drop(columns="seconds", level=0).to_csv(float_format="%.7g"), []).append(label)
     if not lines:
         return None
     legend = [_label(labels) for labels in lines.values()]
