@@ -92,21 +92,22 @@ def main(options: WhyOptions) -> int:
 
 def _why(results: ResultSet, group: RunGroup) -> WhyRow:
     shares = step_shares(group, results.table("steps"))
-    if taken := neighbour_share(results, group):
-        where, names = ("GPUs", "nvidia-smi") if _on_gpus(group) else ("cores", "top")
-        detail = f"other programs on its {where}" + (f" took {100 * taken:.0f} %" if where == "cores" else "")
-        return WhyRow(group.label, shares, NEIGHBOUR, detail, f"close it ({names} names it), and measure again")
-    kept = kept_with_loading(results, group.strategy)
-    if not shares and not kept:
+    kept, taken = kept_with_loading(results, group.strategy), neighbour_share(results, group)
+    if not (shares or kept or taken):
         return WhyRow(group.label, [], "", "", _run(group, "--account-steps", 10))
     costs = {LIMIT_OF_PART[part.name]: part.share for part in shares if part.name in LIMIT_OF_PART}
     if (ideal := ideal_bubble(group)) and BUBBLE not in costs and group.is_parallel and _on_gpus(group):
         costs[BUBBLE] = ideal  # stages within one process take turns, which no mark can tell from compute
     if kept:
         costs[THE_LOADER] = 1 - kept.value if kept.verdict == "slower" else 0.0
+    if taken and taken >= max(costs.values(), default=0.0):
+        where, names = ("GPUs", "nvidia-smi") if _on_gpus(group) else ("cores", "top")
+        detail = f"other programs on its {where}" + (f" took {100 * taken:.0f} %" if where == "cores" else "")
+        return WhyRow(group.label, shares, NEIGHBOUR, detail, f"close it ({names} names it), and measure again")
     limit = max(costs, key=lambda name: costs[name], default=COMPUTE)
     if costs.get(limit, 0.0) < LEAST:
-        limit = COMPUTE_AND_COMMUNICATION if shares[0].name == COMPUTE_AND_COMMUNICATION else COMPUTE
+        mixed = any(part.name == COMPUTE_AND_COMMUNICATION for part in shares)
+        limit = COMPUTE_AND_COMMUNICATION if mixed else COMPUTE
     return WhyRow(group.label, shares, limit, _detail(results, group, limit), _remedy(results, group, limit))
 
 

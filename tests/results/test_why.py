@@ -54,6 +54,11 @@ PLANTED = {
         "a busy neighbour",
         "close it (top names it)",
     ),
+    "a throttled link, and a neighbour who costs less": (
+        {"ms": {"exposed_comm": 150}, "other_cpu_pct": 33},
+        "communication",
+        "./bench run ddp ddp_compressed",
+    ),
     "two micro-batches": (
         {
             "strategy": "pipeline_parallel",
