@@ -27,7 +27,8 @@ def pytest_configure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    limit_s = SLOW_LIMIT_S if item.get_closest_marker("slow") else LIMIT_S
+    is_long = any(item.get_closest_marker(name) for name in ("slow", "faults"))
+    limit_s = SLOW_LIMIT_S if is_long else LIMIT_S
 
     def late(*_):
         raise TimeoutError(f"{item.nodeid} did not end in {limit_s} s")

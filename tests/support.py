@@ -197,9 +197,9 @@ def put(folder: Path, **programs: str) -> None:
 
 
 def few_fast(cases: Iterable, fast: set[int]) -> list:
-    """Those with these numbers stay in make test; the others, which go the same way through the code, are medium."""
+    """Those with these numbers stay in make test; the others, which go the same way through the code, are launches."""
     parts = [case if isinstance(case, tuple) else (case,) for case in cases]
-    return [pytest.param(*part, marks=() if n in fast else pytest.mark.medium) for n, part in enumerate(parts)]
+    return [pytest.param(*part, marks=() if n in fast else pytest.mark.launches) for n, part in enumerate(parts)]
 
 
 def svg_text(path: Path) -> str:

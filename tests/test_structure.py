@@ -78,7 +78,7 @@ def test_a_module_of_common_imports_those_before_it():
 
 
 @pytest.mark.real_interpreter
-@pytest.mark.medium
+@pytest.mark.launches
 def test_what_only_reads_tables_needs_no_torch():
     """Protects a laptop that draws a cluster's results."""
     code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(f'scripts.{name}')\n"

@@ -83,7 +83,7 @@ def plain_loop(data) -> dict:
     return {"images": num_images, "loss": loss / num_images, "acc1": 100 * top1 / num_images}
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_ranks_evaluate_every_image_once(tiny_data, tmp_path):
     """No padding, no gap, no average of averages."""
     for number in range(len(CASES)):

@@ -26,7 +26,7 @@ CASES = [(name, 1) for name in STRATEGIES if name not in NO_STAND_IN] + [("pipel
 
 
 @pytest.mark.parametrize(
-    ("name", "rank"), [pytest.param(*case, marks=() if case[0] in FAST else pytest.mark.medium) for case in CASES]
+    ("name", "rank"), [pytest.param(*case, marks=() if case[0] in FAST else pytest.mark.launches) for case in CASES]
 )
 def test_no_step_looks_at_a_tensor_or_mixes_gpus(monkeypatch, name, rank):
     """Steps, meter, evaluation and step breakdown."""

@@ -59,7 +59,7 @@ def planted(tiny_data, tiny_config, tmp_path_factory):
     return report_of
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @pytest.mark.parametrize("name", ["single", "ddp", HOROVOD])
 def test_a_planted_delay_lands_in_its_part_and_nowhere_else_and_the_parts_sum_to_the_step(planted, name):
     """Delays in real ranks, compared with the same process without them."""
@@ -75,7 +75,7 @@ def test_a_planted_delay_lands_in_its_part_and_nowhere_else_and_the_parts_sum_to
     assert median(row["other_ms"] for row in report[""]) < 0.1 * median(row["step_ms"] for row in report[""])
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @pytest.mark.parametrize("name", ["ddp", HOROVOD])
 def test_the_step_without_exchange_exchanges_nothing(planted, name):
     """Protects the subtraction: a twin that still sent gradients, or buffers, would make communication look cheap."""

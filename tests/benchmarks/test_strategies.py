@@ -61,7 +61,7 @@ def run(tmp_path_factory, tiny_data, tiny_config):
     return run_once
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     row, results, _ = run(name)
@@ -111,7 +111,7 @@ def test_what_cannot_run_here_is_skipped_with_a_remedy(run, name):
     assert REMEDY_WITHOUT[name] in row["reason"]
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_strategies_of_plain_updates_train_the_same_model(run):
     """To the last digit."""
     for names in ({"ddp", "ddp_spawn", "horovod_ddp"}, ONE_PROCESS):
@@ -119,7 +119,7 @@ def test_strategies_of_plain_updates_train_the_same_model(run):
         assert len({(row["train_loss"], row["val_loss"], row["acc1"]) for row in rows}) == 1
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @pytest.mark.parametrize("name", [name for name in RUNNABLE if name not in ONE_PROCESS])
 def test_all_ranks_ask_for_the_same_in_the_same_order(run, name):
     """Training, evaluation, checkpoints and the step breakdown: no collective more on a rank, no other shape."""
@@ -136,7 +136,7 @@ def test_all_ranks_ask_for_the_same_in_the_same_order(run, name):
         assert sent == received
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_checkpoint_goes_from_strategy_to_strategy(tmp_path, tiny_data, tiny_config):
     """Weights and momentum are written whole, whoever kept which part of them, and each strategy goes on from what
     another wrote."""
@@ -205,7 +205,7 @@ def test_local_sgd_waits_no_longer_in_its_groups_than_among_all_ranks(alone):
     assert [each.options._timeout.total_seconds() for each in backends] == [7, 7]
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_step_that_overflows_leaves_amp_what_it_had(alone, monkeypatch):
     """The scaler skips the first step, and the fused update of the next one starts from momentum of zeros, where torch
     would leave memory as it is: here NaN."""
@@ -245,7 +245,7 @@ os._exit(0)  # a thread of gloo that holds the group last would abort the proces
 """
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_the_step_breakdown_leaves_powersgd_numbers(tmp_path):
     """Of an exchange of zeros its memory of errors would become NaN, and with it each later gradient."""
     env = environment(GLOO_SOCKET_IFNAME="lo")

@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_every_chart_is_drawn_with_its_finding(folder, tmp_path, capsys):
     words = ["--results", str(folder), "--output", str(tmp_path), "--telemetry", "--format", "png", "svg"]
     assert run_command_line(words) == 0
@@ -69,7 +69,7 @@ def test_equal_curves_are_one_line_and_a_running_training_has_one_so_far(tmp_pat
     assert "41.0 % (other)" in figure.get_suptitle()
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_published_times_stand_beside_a_set_of_their_settings_only(folder, tmp_path, capsys):
     own = add_runs(tmp_path / "own", "ddp", 1000, config="configs/v100x4.yaml")
     assert run_command_line(["--results", str(own), "--beside", "v100x4"]) == 0

@@ -66,7 +66,7 @@ def bare(clone, *words):
     return subprocess.run(command, cwd=clone.parent, env=env, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_one_gpu_compares_the_options_of_one_process():
     """Protects whoever has one GPU: the baseline with each option by itself. Mutant: NPROC of the machine."""
     done = bench("run", "--one-gpu", "--repeats", "1", "--plan", "--", "--loader", "synthetic", NPROC=4)
@@ -171,7 +171,7 @@ def sets(tmp_path_factory):
     return {name: write_set(folder / name, speed, 5) for name, speed in speeds.items()}
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @pytest.mark.parametrize(
     ("b", "options", "code"),
     few_fast(
@@ -191,7 +191,7 @@ def test_compare_has_four_exit_codes(sets, b, options, code):
     assert done.returncode == code, done.stdout + done.stderr
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_json_is_one_object_on_stdout(sets):
     """Protects a program that reads the result: all other text is on stderr."""
     words = ["compare", sets["base"], sets["slow"], "--fail-over", "5%", "--day-sd", "0.1%", "--json"]
@@ -265,7 +265,7 @@ def test_ctrl_c_in_the_first_seconds_ends_bench_in_one_line(tmp_path, moment):
     assert (done.returncode, done.stderr) == (130, "stopped by SIGINT\n")
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_signal_ends_the_installer_and_what_it_runs(fresh_clone, tmp_path):
     """Protects from a pip that goes on after SIGTERM to ./bench. Mutant: no terminate() in run."""
     pid = tmp_path / "pid"

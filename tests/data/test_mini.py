@@ -101,7 +101,7 @@ def test_a_folder_that_is_there_is_checked_and_left_alone(mini):
         make_dataset(mini)
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_two_processes_at_once(tmp_path):
     """Two launchers started together: both end well, and the folder is whole, with nothing beside it."""
     output = tmp_path / "new" / "imagenet-mini"
@@ -112,7 +112,7 @@ def test_two_processes_at_once(tmp_path):
     assert os.listdir(output.parent) == [output.name]
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_signal_leaves_nothing_half_made(tmp_path):
     process = start(tmp_path / "imagenet-mini", preexec_fn=hear_sigint)
     deadline = time.monotonic() + 60

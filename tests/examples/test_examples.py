@@ -153,7 +153,7 @@ def test_the_learning_rate_is_the_suites():
             assert rate(args, tenth / 10) == learning_rate(config, tenth / 10)
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @pytest.mark.parametrize("name", STRATEGY_OF)
 def test_an_example_learns_and_goes_on(name, tmp_path):
     """On imagenet-mini with the model, the sizes and the epochs of configs/smoke.yaml."""
@@ -170,7 +170,7 @@ def test_an_example_learns_and_goes_on(name, tmp_path):
     assert re.findall(r"(?m)^epoch (\d)", printed) == ["2"]
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_the_slurm_script_starts_the_example(tmp_path, tiny_data):
     """With a stand-in for Slurm: one node, this one."""
     torchrun = f'exec {sys.executable} -m torch.distributed.run "$@"'

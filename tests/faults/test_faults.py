@@ -63,12 +63,12 @@ def needs(strategy: str, matrix, number: int, fault: str) -> None:
 
 @real_interpreter
 @pytest.mark.parametrize(
-    "strategy", ["ddp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp_spawn", "horovod_ddp"))]
+    "strategy", ["ddp", *(pytest.param(name, marks=pytest.mark.faults) for name in ("ddp_spawn", "horovod_ddp"))]
 )
 @pytest.mark.parametrize(
     "fault, reason",
     [
-        pytest.param("raise rank=1 step=3", "rank 1: ArithmeticError: planted in this step", marks=pytest.mark.slow),
+        pytest.param("raise rank=1 step=3", "rank 1: ArithmeticError: planted in this step", marks=pytest.mark.faults),
         ("kill rank=1 step=3", "rank 1: signal 9, possibly out of memory"),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_rank_that_fails_or_dies_is_named(matrix, results, strategy, fault, re
 
 
 @real_interpreter
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("strategy", ["ddp", "horovod_ddp"])
 def test_a_stopped_rank_is_named_when_the_others_stop_waiting(matrix, results, strategy):
     """timeout_s of the configuration bounds a collective; nobody calls the rank that torchrun killed out of memory."""
@@ -97,7 +97,7 @@ def test_a_stopped_rank_is_named_when_the_others_stop_waiting(matrix, results, s
 
 
 @real_interpreter
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_rank_that_never_answers_is_a_timeout(matrix, results):
     """Alive, but stuck: the others wait timeout_s for it, the row says so, and the log where it is stuck.
 
@@ -112,7 +112,7 @@ def test_a_rank_that_never_answers_is_a_timeout(matrix, results):
 
 
 @real_interpreter
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("strategy", ["single", "ddp"])
 def test_the_stacks_of_a_run_that_hangs_are_in_the_log(matrix, results, strategy):
     limit_s = patience(25)
@@ -123,7 +123,7 @@ def test_the_stacks_of_a_run_that_hangs_are_in_the_log(matrix, results, strategy
     matrix.add(4, f"the whole run hangs ({strategy})", "timeout; every rank's stack is in the log", ended.seconds)
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @real_interpreter
 @pytest.mark.parametrize("strategy", ["ddp", "horovod_ddp"])
 def test_workers_end_when_their_launcher_is_killed(matrix, results, strategy):
@@ -143,7 +143,7 @@ def test_workers_end_when_their_launcher_is_killed(matrix, results, strategy):
     matrix.add(5, title, "failed; no worker left", ended.ended_at - began)
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @real_interpreter
 @pytest.mark.parametrize("loader", ["synthetic", "folder --workers 1"])
 def test_sigterm_leaves_a_checkpoint_to_resume_from(matrix, results, tiny_data, loader):
@@ -171,7 +171,7 @@ def test_sigterm_leaves_a_checkpoint_to_resume_from(matrix, results, tiny_data, 
 
 
 @real_interpreter
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("size, status", [("32k", "failed"), ("1m", "ok")])
 def test_a_small_dev_shm_is_explained_or_enough(matrix, results, tiny_data, size, status):
     """At 32 kB the workers cannot start; Docker's 64 MB, and even 1 MB, are enough, for batches are not in there."""
@@ -190,7 +190,7 @@ def test_a_small_dev_shm_is_explained_or_enough(matrix, results, tiny_data, size
 # ---- numbers and data that are no good -------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("strategy, fault", [("ddp", "nan rank=1 step=4"), ("single", "inf step=4")])
 def test_a_loss_that_is_no_number_stops_all_ranks(matrix, results, strategy, fault):
     ended = run(strategy, results, fault)
@@ -202,7 +202,7 @@ def test_a_loss_that_is_no_number_stops_all_ranks(matrix, results, strategy, fau
     )
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_fewer_images_than_ranks_do_not_hang(matrix, results, own_data):
     for part in ("train", "val"):
         for path in sorted((own_data / part).rglob("*.JPEG"))[1:]:
@@ -218,7 +218,7 @@ def test_fewer_images_than_ranks_do_not_hang(matrix, results, own_data):
 # ---- checkpoints, rows, disks ----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_checkpoints_are_whole_or_the_one_before_is_used(matrix, results, tmp_path):
     folder = tmp_path / "ck" / "single-1"
     args = f"--checkpoint-dir {folder.parent} --checkpoint-steps 1"
@@ -254,7 +254,7 @@ def small_disk(tmp_path):
         subprocess.run(["umount", folder], check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_full_disk_under_the_results_keeps_the_earlier_rows(matrix, results, small_disk):
     if not small_disk:
         matrix.skip(15, "disk full in results", "mount needs root")
@@ -268,7 +268,7 @@ def test_a_full_disk_under_the_results_keeps_the_earlier_rows(matrix, results, s
     matrix.add(15, "disk full in results", "clear error; earlier rows intact", ended.seconds)
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_full_disk_under_the_checkpoints_is_reported(matrix, results, small_disk):
     if not small_disk:
         matrix.skip(15, "disk full in checkpoints", "mount needs root")
@@ -280,7 +280,7 @@ def test_a_full_disk_under_the_checkpoints_is_reported(matrix, results, small_di
     matrix.add(15, "disk full in checkpoints", f"failed; {ended.row['reason']}")
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_half_written_line_costs_only_itself(matrix, results, capsys):
     results.mkdir()
     for table, columns in TABLES.items():
@@ -315,7 +315,7 @@ def test_a_half_written_line_costs_only_itself(matrix, results, capsys):
 
 
 @real_interpreter
-@pytest.mark.slow
+@pytest.mark.faults
 def test_two_suites_at_once_do_not_meet(matrix, results, tmp_path, checkout):
     """Each makes a result set of its own; on one set the second is told who holds it."""
     for name in ("Makefile", "bench"):

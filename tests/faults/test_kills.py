@@ -21,7 +21,7 @@ from support import ROOT
 
 from benchmarks.common.rows import read_table
 
-pytestmark = [pytest.mark.real_interpreter, pytest.mark.slow]
+pytestmark = [pytest.mark.real_interpreter, pytest.mark.faults]
 
 NUM_KILLS, GONE_S = 20, 15
 VICTIMS = {  # by what is in the command line

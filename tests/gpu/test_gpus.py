@@ -93,7 +93,7 @@ def check_apart(record_property, found, expected, precision: str) -> None:
     assert head < MOST_APART[precision][0] and weights < MOST_APART[precision][1]
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize(
     "precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)]
@@ -157,14 +157,14 @@ def test_time_single_compiled(machine, record_property, cuda_graphs):
     assert not cuda_graphs or cudagraph_skips() == 0
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_time_ddp_amp_in_fp16(machine, record_property):
     """With a gradient scaler, as V100s have to."""
     config = dataclasses.replace(machine.timed, precision="fp16" if machine.on_gpu else "bf16")
     record(record_property, time_run("ddp_amp", config))
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_time_single_from_jpegs(machine, record_property, photographs):
     """Decoding beside training: beside test_time_single it says what loading costs."""
     changes = {"data": str(photographs), "loader": "folder", "workers": machine.loader_workers}
@@ -173,7 +173,7 @@ def test_time_single_from_jpegs(machine, record_property, photographs):
     record(record_property, time_run("single", dataclasses.replace(machine.timed, **changes)))
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_resumed_run_is_one_that_went_on(machine, photographs, tmp_path, record_property):
     """Two epochs, and one epoch that another run goes on from."""
     found = {}
@@ -250,7 +250,7 @@ def need_two_gpus(machine) -> None:
         pytest.skip("needs two GPUs")
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_time_ddp_on_two_ranks(machine, record_property):
     """By each backend of NCCL: do ddp's buckets overlap with the backward pass in torch 2.15's new one?"""
     need_two_gpus(machine)

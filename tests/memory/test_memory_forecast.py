@@ -109,7 +109,7 @@ def without_scratch(changes: list) -> list:
     "arch, image_size, batch",
     [("resnet18", 64, 32), ("resnet50", 64, 16), ("convnext_tiny", 64, 8), ("vit_b_16", 32, 8)],
 )
-@pytest.mark.medium
+@pytest.mark.launches
 def test_the_forecast_is_what_a_real_step_allocates(arch, image_size, batch):
     """Protects every refusal: 5 % is less than what separates batches that people choose."""
     config = Config(arch=arch, image_size=image_size, global_batch=batch)
@@ -117,7 +117,7 @@ def test_the_forecast_is_what_a_real_step_allocates(arch, image_size, batch):
     assert need.peak == pytest.approx(real, rel=0.05)
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @pytest.mark.parametrize("arch, image_size, batch, num_ranks", [("resnet18", 64, 32, 4), ("resnet50", 64, 16, 2)])
 def test_the_forecast_of_fsdp_is_what_a_rank_allocates(arch, image_size, batch, num_ranks):
     """Protects models that fit because they are sharded, and refusals of those that do not. The group sends nothing,
@@ -141,7 +141,7 @@ def test_fsdp_says_over_how_many_devices_it_shards():
         assert (layout.num_shards, layout.num_weight_shards) == (8, expected)
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_each_way_of_dividing_saves_what_it_should():
     (whole,) = forecast(SMALL, Layout())
     (shard,) = forecast(SMALL, Layout(num_shards=4))
@@ -168,7 +168,7 @@ def test_each_way_of_dividing_saves_what_it_should():
 LAYOUTS = [Layout(num_shards=4, num_gradient_copies=1), Layout(num_stages=2, num_microbatches=4)]
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_the_largest_batch_fits_and_the_next_does_not(layout):
     unit = layout.num_shards * layout.num_microbatches
@@ -184,7 +184,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(layout):
     assert largest_batch(SMALL, tell, 4, 1e6) == 0
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_the_published_protocol_on_four_v100():
     """Protects configs/v100x4.yaml: ddp of 3200 images fits 32 GB and not 16, and the sentence names what does."""
     config = load_config(["--config", "configs/v100x4.yaml"])
@@ -200,14 +200,14 @@ peak_of_layout = functools.cache(peak_bytes)  # many strategies have the same on
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.medium
+@pytest.mark.launches
 def test_the_small_protocol_fits_16_gb(strategy):
     """Protects an epoch on GPUs that nobody here has: the forecast has not been held against one, so that 0.15 stay."""
     config = load_config(["--config", "configs/v100x4-16gb.yaml"])
     assert peak_of_layout(config, layout_function(strategy)(config, 4)) <= 0.85 * V100_16GB
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_another_cut_is_named_where_it_fits():
     """Protects model parallel training, which people choose for its memory: a cut by time fills the first GPU first."""
     config = Config(arch="resnet18", global_batch=2048)
@@ -217,7 +217,7 @@ def test_another_cut_is_named_where_it_fits():
     assert refused("model_parallel", dataclasses.replace(config, cut=cut), V100_32GB) == ""
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_loaders_need_memory():
     """Each rank: 2 batches ready in each of 8 workers, and 2 more, for training and for validation; 2 page-locked ones;
     4 ranks x 38 x 800 images x 3 x 224 x 224 bytes. One process that loads for all keeps as many images. On two nodes
@@ -236,7 +236,7 @@ def test_loaders_need_memory():
     assert loader_bytes(dataclasses.replace(config, loader="synthetic"), ddp) == 0
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_where_no_batch_fits_the_sentence_says_so():
     config = Config(arch="resnet18", global_batch=256)
     assert "no batch fits" in why_not_fitting(config, lambda *_: Layout(), 1, RESERVED_BYTES + 0.1e9, 8e9)
@@ -253,7 +253,7 @@ def variables_on_gpus(monkeypatch, flags: str, **variables: object) -> Request:
     return asked()
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_the_default_batch_is_halved_until_every_core_strategy_fits(monkeypatch, capsys):
     """Protects the first command on V100s of 16 GB: with 256 images of ResNet-50 only ddp_amp fitted, and there was no
     baseline. All have the same number, also one strategy by itself."""
@@ -336,7 +336,7 @@ def started(recorder, checkout, data, results, code=0, **variables) -> tuple[str
     return done.stdout, rows, [word.split(".")[1] for word in words if word.startswith("benchmarks.")]
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_suite_skips_what_does_not_fit_and_runs_the_rest(recorder, checkout, tiny_data, tmp_path):
     """Protects an hour of a V100, and its chart: out of memory is said beforehand, in a row with the remedy."""
     flags = "--arch resnet18 --image-size 64 --precision fp32 --global-batch 4096"

@@ -16,7 +16,7 @@ from scripts.publish import publish
 from scripts.results.options import PublishOptions
 from scripts.results.result_set import load_set
 
-pytestmark = pytest.mark.medium
+pytestmark = pytest.mark.launches
 
 HOST_HASH, OTHER_HASH = "0123456789ab", "ba9876543210"
 PRIVATE = (

@@ -129,7 +129,7 @@ def test_no_ok_rows_is_a_sentence_and_exit_1(tmp_path, capsys):
     assert "planted" in capsys.readouterr().err and not (tmp_path / "report.html").exists()
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_missing_set_is_exit_2_and_torch_is_not_needed(tmp_path):
     """The real command in an interpreter where importing torch fails; the set's tables are cut off in a line."""
     add_runs(tmp_path / "set", "ddp", 100, num_repeats=2)
@@ -189,7 +189,7 @@ def test_a_paper_takes_the_table_as_it_is(tmp_path):
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium; apt-get install chromium")
 @pytest.mark.parametrize("width", [390, 1200])
-@pytest.mark.medium
+@pytest.mark.launches
 def test_the_page_is_no_wider_than_the_window(written, tmp_path, width):
     """Only tables and charts scroll sideways, never the page. Measured by a real browser."""
     _, html, _ = written

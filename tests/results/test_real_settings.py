@@ -30,7 +30,7 @@ def differing_settings(one, other):
     return [name for name in differing_fields([one.identity, other.identity]) if name not in SOURCE_FIELDS]
 
 
-@pytest.mark.slow
+@pytest.mark.launches
 def test_real_runs_that_differ_in_one_field_are_groups_that_differ_in_it(tmp_path, tiny_data, tiny_config):
     """The first wrong number, from launcher to table: two equal runs are one group, each other run is its own."""
     results, fewer = tmp_path / "a set", tmp_path / "fewer images"
@@ -48,21 +48,19 @@ def test_real_runs_that_differ_in_one_field_are_groups_that_differ_in_it(tmp_pat
     ]
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @pytest.mark.real_interpreter  # variables that torch reads when it is loaded
-@pytest.mark.parametrize("name", ["ATEN_CPU_CAPABILITY", pytest.param("ONEDNN_MAX_CPU_ISA", marks=pytest.mark.slow)])
-def test_a_run_with_other_kernels_is_a_group_of_its_own(tmp_path, tiny_data, tiny_config, name):
+def test_a_run_with_other_kernels_is_a_group_of_its_own(tmp_path, tiny_data, tiny_config):
     """The pooled pair: 47 and 18 images/s under one mean. Mutant: the record has no variables."""
     results, variables = tmp_path / "a set", {"DATA": tiny_data, "CONFIG": tiny_config}
     run_strategy("single", results, SHORT, **variables)
-    run_strategy("single", results, SHORT, **variables, **{name: "AVX2" if "ONEDNN" in name else "default"})
+    run_strategy("single", results, SHORT, **variables, ATEN_CPU_CAPABILITY="default")
     one, other = load_set(results).groups
     assert [group.status_counts for group in (one, other)] == [{"ok": 1}] * 2
-    aten = ["cpu_capability"] if name == "ATEN_CPU_CAPABILITY" else []
-    assert differing_settings(one, other) == [*aten, "variables"]
+    assert differing_settings(one, other) == ["cpu_capability", "variables"]
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_runs_of_two_commits_and_of_local_changes_are_three_groups(tmp_path, checkout, tiny_data, tiny_config):
     """The pooled pair: two commits, one of them dirty. Mutant: SOURCE_FIELDS separate nothing."""
     here, results = shutil.copytree(checkout, tmp_path / "own checkout"), tmp_path / "a set"

@@ -50,7 +50,7 @@ os.environ["RENDEZVOUS_FILE"] += os.environ["LOCAL_RANK"]
 """
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 @pytest.mark.parametrize(
     "plant, why",

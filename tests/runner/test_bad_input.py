@@ -115,7 +115,7 @@ def test_an_unwritable_results_folder(refuse, tiny_data, tmp_path):
         assert f"--results {results} cannot be written: " in message and "choose another folder" in message
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_more_ranks_than_cores_is_a_warning_and_a_mark_in_the_row(recorder, checkout, tiny_data, tmp_path):
     """Protects the reader of a row: ranks that shared a core did not run side by side. GPUs are another matter."""
     core = min(os.sched_getaffinity(0))
@@ -137,7 +137,7 @@ def test_more_ranks_than_cores_is_a_warning_and_a_mark_in_the_row(recorder, chec
 # --- refused by the run -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name, part", [("ddp", "train"), pytest.param("ddp_spawn", "val", marks=pytest.mark.medium)])
+@pytest.mark.parametrize("name, part", [("ddp", "train"), pytest.param("ddp_spawn", "val", marks=pytest.mark.launches)])
 def test_a_file_that_is_no_image_is_named_in_the_row(own_data, tiny_config, tmp_path, name, part):
     """Protects two ranks from a hang where one of them meets the file: the row names it, and no process is left."""
     bad = sorted((own_data / part).rglob("*.JPEG"))[-1]

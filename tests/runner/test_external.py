@@ -39,7 +39,7 @@ def bench(*words, **variables):
     return subprocess.run([ROOT / "bench", *map(str, words)], cwd=ROOT, env=env, capture_output=True, text=True)
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_only_the_option_names_a_folder_of_strategies(others, tiny_config, tiny_data):
     """Protects from code that a variable in the environment would choose."""
     words = ("run", "single", "mine", "--plan", "--config", tiny_config, "--data", tiny_data)
@@ -51,7 +51,7 @@ def test_only_the_option_names_a_folder_of_strategies(others, tiny_config, tiny_
     assert missing.returncode == 2 and "there is no such folder" in missing.stderr
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_strategy_of_another_repository_trains(others, tmp_path, tiny_data, tiny_config):
     """Protects the whole path: two real ranks, its own module, its row and the hash of its code. A file that changes
     after the plan ends the run."""

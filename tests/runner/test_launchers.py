@@ -97,7 +97,7 @@ ALIKE = [*BY_TORCHRUN[1:], *IN_ONE_PROCESS[1:]]  # as the first of each
     "name",
     [
         *(BY_TORCHRUN[0], IN_ONE_PROCESS[0], "ddp_spawn", "horovod_ddp"),
-        *(pytest.param(name, marks=pytest.mark.medium) for name in ALIKE),
+        *(pytest.param(name, marks=pytest.mark.launches) for name in ALIKE),
     ],
 )
 def test_ranks_and_threads(command, name):

@@ -36,14 +36,11 @@ def beyond_loopback(found: set[tuple[str, str]]) -> set[tuple[str, str]]:
 
 KINDS = [name for name in ("single", "ddp", "ddp_spawn", "horovod_ddp") if name in RUNNABLE]
 """One of each kind of launcher: no other process, torchrun, torch.multiprocessing, horovodrun."""
-FAST = {"ddp"}
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @REAL_PROCESSES
-@pytest.mark.parametrize(
-    "strategy", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in KINDS]
-)
+@pytest.mark.parametrize("strategy", KINDS)
 def test_a_run_on_one_machine_listens_on_loopback(tmp_path, strategy):
     """Protects users of a shared machine: whoever reaches a port of a run can stop it. And the files by which ranks met
     are gone afterwards."""

@@ -73,7 +73,7 @@ def suite(recorder, checkout, tmp_path, tiny_data):
 # --- a suite ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_rounds_are_interleaved_and_go_on_after_a_failure_and_can_be_continued(suite):
     """Protects fairness (a slow spell of the machine hits all strategies), and hours of measured runs. Charts are drawn
     after each round and never beside a run; the first lines say what will be done, and when it will end."""
@@ -94,7 +94,7 @@ def test_rounds_are_interleaved_and_go_on_after_a_failure_and_can_be_continued(s
     assert "every planned run has a row already" in suite.run(REPEATS=2).stdout
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_line_names_the_setting_and_a_skipped_strategy_has_one(suite):
     """Protects the lines that matter: two runs called `single` are told apart; of a skipped one each round has its row,
     the first alone its line."""
@@ -105,7 +105,7 @@ def test_a_line_names_the_setting_and_a_skipped_strategy_has_one(suite):
     assert [row[1:] for row in suite.rows() if row[1] == "apex_ddp"] == [("apex_ddp", "skipped")] * 2
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_the_machine_is_described_after_the_first_run(suite, tmp_path):
     """Protects the time to the first line from the seconds that a description takes, and the set from a description
     that a signal stopped, or that lacks what was installed later. Mutants: before the first run; once alone."""
@@ -121,7 +121,7 @@ def test_the_machine_is_described_after_the_first_run(suite, tmp_path):
     assert json.loads(path.read_text())["packages"] == packages | {"torch": "1.0"}
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_another_node_leaves_the_row_to_the_first(suite):
     """Protects torchrun over machines: only the first node's rank 0 has metrics, and the others did not fail."""
     far = {"NNODES": 2, "NODE_RANK": 1, "RDZV_ENDPOINT": "node0:29400", "LEAVES": "nothing"}
@@ -132,7 +132,7 @@ def test_another_node_leaves_the_row_to_the_first(suite):
 
 
 @pytest.mark.parametrize(
-    "signum, code", [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.medium)]
+    "signum, code", [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.launches)]
 )
 def test_a_signal_ends_the_suite_after_a_true_row(suite, signum, code):
     """Protects Ctrl-C and pre-emption: the run in progress is interrupted, no other starts, the charts are drawn. A
@@ -148,7 +148,7 @@ def test_a_signal_ends_the_suite_after_a_true_row(suite, signum, code):
 # --- kills ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_killed_record_has_its_row_and_the_suite_goes_on(suite):
     """Protects the row of a run whose record was killed, such as by the kernel where memory is short."""
     process, folder = suite.start_and_hold(REPEATS=2)
@@ -163,7 +163,7 @@ def test_a_killed_record_has_its_row_and_the_suite_goes_on(suite):
     assert row.run_id == folder.name and row.settings and row.arch == "resnet18"
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_killed_suite_ends_its_run_and_keeps_its_set_until_then(suite):
     """Protects the machine from two suites at once: the run of a suite that was killed ends with a true row; before it
     has, no other suite gets the set."""
@@ -180,7 +180,7 @@ def test_a_killed_suite_ends_its_run_and_keeps_its_set_until_then(suite):
     assert (row.run_id, row.status) == (folder.name, "interrupted") and processes_of(folder) == []
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @pytest.mark.parametrize("deaf", [False, True])
 def test_a_run_whose_suite_and_record_were_killed_is_ended_and_run_again(suite, deaf):
     """Protects the machine and the set where the kernel has killed both: no process is left, also where one heeds no

@@ -25,7 +25,7 @@ from scripts.runner import plan, preflight
 SMALL = Config(arch="resnet18", image_size=32, global_batch=16, loader="synthetic", **STEPS)
 FAKED = [name for name in STRATEGIES if name not in NO_STAND_IN]
 OTHERS = [name for name in FAKED if name != "single"]
-SIZES = [2, *(pytest.param(num_gpus, marks=pytest.mark.slow) for num_gpus in (1, 8))]
+SIZES = [2, 8]
 # A rank a GPU, but for these: GPUs of a rank, and the most that one drives.
 GPUS_OF_A_RANK = {"hybrid_parallel": 2}
 DRIVES = {"single": 1, "model_parallel": 2, "dataparallel": 8}
@@ -109,7 +109,7 @@ def test_nproc_is_the_gpus_of_one_process(see, recorder, monkeypatch, tmp_path, 
 
 @pytest.mark.parametrize("num_gpus", SIZES)
 @pytest.mark.parametrize("name", FAKED)
-@pytest.mark.medium
+@pytest.mark.launches
 def test_the_ranks_divide_the_gpus_and_the_row_says_whether_there_was_something_to_divide(see, name, num_gpus):
     """Protects `parallel` and world_size in the row: one GPU is never parallel, however many ranks there could be."""
     if num_gpus == 1 and name in ONE_IS_TOO_FEW:

@@ -56,7 +56,7 @@ def test_a_launcher_spans_the_nodes_or_says_that_it_cannot(monkeypatch, name):
     assert strategy_list.total_ranks_and_nodes(name, 4) == ((4, 1) if name in ON_ONE_NODE else (8, 2))
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_torchrun_is_started_on_every_node(launched):
     """Protects the ranks' numbers: one torchrun a node, which knows its place, and meets the others at the first. Its
     ranks may use all cores of their node, as those of srun."""
@@ -102,7 +102,7 @@ def test_what_cannot_span_nodes_has_the_first(launched, name):
     assert (run["asked"]["ranks"], run["asked"]["nodes"]) == (2, 1)
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_horovod_spans_nodes_by_ssh_or_is_skipped(launched, bin_path):
     """Protects Horovod's row from being of fewer ranks than its neighbours'."""
     put(bin_path, scontrol="printf 'localhost\\n127.0.0.2\\n'")
@@ -130,7 +130,7 @@ def test_the_one_rank_that_fp16_is_measured_by_stays_on_one_node(monkeypatch, tm
 # --- containers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_apptainer_runs_the_scripts_of_every_node(launched, tmp_path, tiny_data):
     """Protects --container image.sif: the image's interpreter, with the folders that a run needs, and the GPUs."""
     image = {"CONTAINER": "/images/torch.sif", "PACKED": tmp_path / "packed images"}
@@ -145,7 +145,7 @@ def test_apptainer_runs_the_scripts_of_every_node(launched, tmp_path, tiny_data)
     assert inner[0] == "apptainer" and after(inner, "python3") == "-m"
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_pyxis_takes_the_image_in_sruns_own_words(launched, tmp_path, tiny_data):
     """Protects clusters with pyxis, where one process needs a step of its own, too."""
     images = shutil.copytree(tiny_data, tmp_path / "images")

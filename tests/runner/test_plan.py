@@ -173,7 +173,7 @@ def test_the_baseline_is_timed_in_every_precision_that_is_used(make_request, mon
     assert len(named(make_request(STRATEGIES="ddp ddp_amp", ARGS=args))) == 2
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_plan_prints_the_runs_and_starts_none(checkout, tmp_path, tiny_config, tiny_data):
     """Protects the look before the leap: no run, no folder, and a name for each run."""
     ours = {"CONFIG": tiny_config, "DATA": tiny_data, "PLAN": "yes", "STRATEGY": "ddp", "REPEATS": 2}
@@ -263,7 +263,7 @@ def test_a_node_that_cannot_meet_the_others_is_refused(monkeypatch, variables, o
 # --- the interface between commits --------------------------------------------------------------------------------
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_request, checkout, tmp_path):
     """Protects comparisons of commits: the variables that a launcher is started with are all that it needs."""
     args = "--epochs 1 --steps 4 --windows 1 --window-steps 2 --warmup-steps 1 --workers 0"

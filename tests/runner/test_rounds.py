@@ -161,7 +161,7 @@ def play(chosen: plan.Request, results, sd: float, most: int = 60, status: str =
     return ran
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_until_adds_rounds_until_the_family_is_narrow_and_resumes(make_request, tmp_path, capsys):
     """Protects the meaning of --until: no earlier than the rule allows, no later, and the same when resumed."""
     chosen = make_request(STRATEGIES="single dataparallel ddp", REPEATS=2, UNTIL="5%")
@@ -178,7 +178,7 @@ def test_until_adds_rounds_until_the_family_is_narrow_and_resumes(make_request, 
     assert play(chosen, tmp_path / "a set", 0.04) == [0, *range(6, len(ran))]
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_an_until_that_nothing_reaches_ends_with_what_was_reached(make_request, tmp_path, capsys):
     chosen = make_request(STRATEGIES="single ddp", UNTIL="0.1%")
     assert play(chosen, tmp_path / "a set", 0.1) == [*range(41)]

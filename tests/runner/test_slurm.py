@@ -52,7 +52,7 @@ def test_one_job_is_submitted_for_all(submitted, tmp_path):
     assert env["RESULTS"] == str(tmp_path / "a set") and Path(env["RESULTS"]).is_dir()
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_what_a_cluster_demands_reaches_sbatch(submitted):
     """Protects users of clusters with accounts. Without --nodes the job has one."""
     demanded = {"account": "lab7", "qos": "long", "mem": "64G", "partition": "short"}
@@ -63,7 +63,7 @@ def test_what_a_cluster_demands_reaches_sbatch(submitted):
     assert {"--exclusive", "--gres=gpu:a100:2", "--nodes=1", "--ntasks-per-node=2"} <= {*words}
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
     """Protects --plan on a login node: the runs of the nodes, not of this machine, and no folder. The words can be
     pasted."""
@@ -95,7 +95,7 @@ def test_a_mistake_is_reported_before_anything_waits_in_the_queue(submitted, tmp
     assert submitted_words == [] and not (tmp_path / "a set").exists()
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @pytest.mark.real_interpreter  # signals
 def test_a_job_whose_number_is_not_known_yet_is_cancelled_all_the_same(tmp_path, bin_path, tiny_data):
     """Protects the cluster from a job that nobody follows: Ctrl-C came while sbatch was submitting it."""
@@ -174,7 +174,7 @@ def test_steps_that_a_killed_srun_left_are_ended(monkeypatch, tmp_path):
 
 
 @pytest.mark.real_interpreter  # signals
-@pytest.mark.parametrize("delay", ["0", pytest.param("0.4", marks=pytest.mark.medium)])
+@pytest.mark.parametrize("delay", ["0", pytest.param("0.4", marks=pytest.mark.launches)])
 def test_a_run_that_ends_with_its_job_is_interrupted_and_did_not_fail(tmp_path, delay):
     """Protects resuming: Slurm signals all processes of a job at once, the ranks may end before their record hears
     of it, and a run that failed is not run again."""

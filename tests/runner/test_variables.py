@@ -107,7 +107,7 @@ def test_memory_that_was_freed_is_used_again_unless_the_user_says_otherwise():
 # --- through the launchers ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @pytest.mark.real_interpreter  # what libraries read when they are loaded
 @pytest.mark.parametrize("name", ["ddp", "horovod_ddp"])
 def test_a_run_is_the_same_from_an_everyday_shell(tmp_path, tiny_data, tiny_config, name):
@@ -140,7 +140,7 @@ def test_python_does_not_end_at_a_prompt():
     assert done.returncode == 0 and done.stderr == "" and "./bench run" in done.stdout
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_launcher_of_an_archive_needs_no_right_to_be_executed(checkout, recorder, tmp_path, tiny_data):
     (tmp_path / "a set").mkdir()
     (tmp_path / "a set" / "environment.json").write_text("{}")  # collecting it takes seconds

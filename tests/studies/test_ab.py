@@ -117,7 +117,7 @@ def test_a_commit_gets_every_value_that_it_knows(kept_clone, read, tmp_path):
         assert variants._takes(kind, "auto") == takes  # a commit older than an `auto` would refuse the run's file
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_plan_says_what_is_compared_and_starts_nothing(clone):
     clone.variables |= {"PLAN": "yes"}
     aa = clone.run(A="HEAD", B="tree:").stdout
@@ -149,7 +149,7 @@ def test_a_shallow_clone_is_named(untrained):
 # --- the session, with runs that train nothing --------------------------------------------------------------------
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_rounds_in_blocks_leave_rows_and_no_worktree(untrained):
     (untrained.folder / "new.py").write_text("")
     done = untrained.run(A="HEAD", B="tree:", RESULTS="results/x", REPEATS=4)
@@ -168,13 +168,13 @@ def test_rounds_in_blocks_leave_rows_and_no_worktree(untrained):
     assert again.returncode == 2 and "holds a comparison already" in again.stderr
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_budget_ends_it_and_few_rounds_decide_nothing(untrained):
     done = untrained.run(A="flags:", B="flags:", REPEATS=20, BUDGET="0.1s", FAIL_OVER="5%")
     assert done.returncode == 3 and "no round was done" in done.stdout
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_side_that_fails_is_named_with_its_log(untrained):
     """Exit code 4, which is not that of "slower"."""
     (untrained.folder / "launchers/single.sh").write_text("#!/bin/bash\nexit 3\n")
@@ -185,7 +185,7 @@ def test_a_side_that_fails_is_named_with_its_log(untrained):
     assert "; its log: " in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_tree_that_changes_meanwhile_has_no_verdict(untrained):
     (hold := untrained.folder.parent / "hold").touch()
     process = untrained.start(A="flags:", B="flags:", REPEATS=20)
@@ -196,7 +196,7 @@ def test_a_tree_that_changes_meanwhile_has_no_verdict(untrained):
     assert process.returncode == 4 and "its files changed meanwhile" in err
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_signal_leaves_no_process_and_no_worktree(untrained, signum, code):
     """After SIGKILL the next comparison clears away."""
@@ -233,7 +233,7 @@ def test_the_exit_code_is_that_of_the_whole_interval(tmp_path, capsys):
     assert output.err.splitlines()[-1].startswith("not decided: whether B is slower by more than 1 %")
 
 
-@pytest.mark.slow
+@pytest.mark.launches
 def test_a_planted_delay_is_found(clone, tmp_path):
     """0.2 s in each step of B: long, so that other work on the machine does not hide it."""
     wrapper = tmp_path / "slow python"

@@ -48,7 +48,7 @@ def test_wrong_sums_are_counted_and_right_ones_in_bf16_are_not(num_ranks):
     assert wrong(0, lambda tensor: None) > 0
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_real_ranks_and_their_files_for_a_sweep_of_ranks(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("THREADS_PER_RANK", "1")
     options = AllreduceOptions(tmp_path / "a b", nproc=2, rounds=3, largest=16384)

@@ -73,7 +73,7 @@ def test_a_set_says_the_limit_and_the_cores_that_a_loader_needs(tmp_path):
     assert len(table.rows) == 3 and "the limit" in table.text
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_the_whole_command_trains_on_all_ranks_with_and_without_loading(checkout, tmp_path, tiny_data, tiny_config):
     """Two ranks: one rank on an idle machine had all cores for its loader. A set of several ranks was refused."""
     (results := tmp_path / "set").mkdir()

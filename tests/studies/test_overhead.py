@@ -44,7 +44,7 @@ def test_an_epoch_has_as_many_images_as_asked_of_every_class(tiny_data, tmp_path
         assert {path.parent.name for path in train} == {path.parent.name for path in val}
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_real_launches_beside_the_example(tiny_data, tiny_config, monkeypatch, capsys):
     for name, value in {"NPROC": "2", "NUM_GPUS": "0", "THREADS_PER_RANK": "1"}.items():
         monkeypatch.setenv(name, value)

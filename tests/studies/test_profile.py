@@ -122,7 +122,7 @@ def spans(trace: dict, name: str) -> list[tuple[float, float]]:
     return sorted((event["ts"], event["ts"] + event["dur"]) for event in found)
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_the_traces_of_two_ranks(tmp_path, monkeypatch, capfd):
     """Real ranks of ddp: each has a file with its own rank, the steps, and in every step the all-reduces."""
     for name, value in {"NPROC": "2", "THREADS_PER_RANK": "1", "CUDA_VISIBLE_DEVICES": ""}.items():

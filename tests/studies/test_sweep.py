@@ -136,7 +136,7 @@ def read_csv(path):
         return list(csv.DictReader(file))
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_points_have_the_sets_numbers_and_no_sweep_replaces_another(tmp_path, capsys):
     """A second strategy's table replaced the first one's."""
     add_sweep(tmp_path, "ddp", "bucket_cap_mb", {25.0: 110, 1.0: 100, 5.0: 140})
@@ -214,7 +214,7 @@ def test_the_measured_bubble_stands_beside_that_of_equal_stages(tmp_path):
 # --- for real -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_sweep_takes_turns_and_does_only_what_is_missing(checkout, recorder, tmp_path, tiny_data, tiny_config):
     results = tmp_path / "a set"
     variables = {
@@ -237,7 +237,7 @@ def test_a_sweep_takes_turns_and_does_only_what_is_missing(checkout, recorder, t
     assert [row["point"] for row in read_csv(results / "sweep.csv")] == ["1", "5", "25"]
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_real_sweep_goes_on_after_a_point_that_fails(checkout, tmp_path, tiny_data, tiny_config):
     """SyncBatchNorm refuses a CPU: that run fails, the next are measured, the table says so, exit 1."""
     results = tmp_path / "real sweep"

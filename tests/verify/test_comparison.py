@@ -84,7 +84,7 @@ def compared(training: Training, kept: SavedState, state: dict) -> dict:
     return equivalence_columns(training, step_by_step(training, [kept, SavedState(kept.step + 1, state)]), "")
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_another_order_of_the_sums_is_no_mistake(before):
     """Protects the tolerance from being too tight: without this, the mistakes could be found by anything."""
     found = compared(*before, step(*before))
@@ -120,7 +120,7 @@ def compiled_run(data, wrong_step: int) -> tuple[Training, list[SavedState]]:
     return training, states
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_fault_in_one_step_of_five_is_found_where_kernels_round_otherwise(tiny_data):
     """Protects proofs of compiled runs, and of all on GPUs, from an intermittent fault, and the four steps without one
     from a false alarm."""
@@ -205,7 +205,7 @@ def test_a_tie_of_scores_is_found_where_it_decides():
     assert count_top(scores, torch.tensor([5, 2, 0, 5]), 5) == (2, 2)
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_step_from_a_kept_state_is_the_step_of_the_whole_training(tiny_data):
     """Protects the induction: what the reference does from a state is what it does on the way there."""
     config = Config(

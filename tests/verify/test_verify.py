@@ -132,7 +132,7 @@ IN_CI = (
 
 def marked(cases: Iterable[str], of_ci: Collection[str]) -> list:
     """Each case, medium where CI runs it, else slow."""
-    return [pytest.param(case, marks=pytest.mark.medium if case in of_ci else pytest.mark.slow) for case in cases]
+    return [pytest.param(case, marks=pytest.mark.launches if case in of_ci else pytest.mark.slow) for case in cases]
 
 
 def verify(checkout: Path, data: Path, results: Path, *words: str, **variables):
@@ -250,14 +250,14 @@ def test_mistakes_are_one_line_before_any_run(changes, flags, message, options, 
     assert message in line and not (tmp_path / "a set").exists()
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_a_proof_of_skipped_strategies_alone_is_none(options, capsys):
     """Protects a CI job that asks for the exit code alone."""
     assert main(options(strategies=("apex_ddp",))) == 1
     assert "nothing was proved: all were skipped" in capsys.readouterr().out
 
 
-@pytest.mark.medium
+@pytest.mark.launches
 def test_what_does_not_fit_is_not_proved_and_not_started(options, tmp_path, monkeypatch):
     """Protects a proof on a small GPU from an out-of-memory error in its place: the forecast is asked first."""
     monkeypatch.setenv("NUM_GPUS", "1")
