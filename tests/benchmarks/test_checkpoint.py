@@ -13,6 +13,7 @@ import torch
 from support import make_run_folder
 
 from benchmarks import single
+from benchmarks.common import engine
 from benchmarks.common.checkpoint import (
     changed_schedule,
     compare_settings,
@@ -22,10 +23,13 @@ from benchmarks.common.checkpoint import (
     save_checkpoint,
     trained_with,
 )
+from benchmarks.common.clock import Clock
 from benchmarks.common.config import Config
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
+from benchmarks.common.rank import Rank
 from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.strategy import Strategy
 
 SMALL = {"arch": "resnet18", "image_size": 32, "global_batch": 4, "loader": "synthetic", "steps": 3, "workers": 0}
 SMALL |= {"warmup_steps": 1, "windows": 1, "window_steps": 1}
@@ -78,22 +82,46 @@ def assert_same(folder: Path, expected: dict) -> None:
 # --- resumed runs ---------------------------------------------------------------------------------------------------
 
 
+def with_dropout(config: Config) -> Strategy:
+    """A strategy whose step draws a random number, as dropout does."""
+    strategy = single.build(config)
+
+    def step(images, target):
+        torch.rand(1)
+        return strategy.step(images, target)
+
+    return dataclasses.replace(strategy, step=step)
+
+
 def test_a_run_resumed_in_mid_epoch_ends_bit_identical_to_an_uninterrupted_one(tiny_data, checkpoints, capsys):
-    """Weights, statistics, momenta, order, schedule, and the loss of a whole epoch; from previous.pt, after last.pt was
-    cut short."""
+    """Weights, statistics, momenta, order, schedule, random numbers, and the loss of a whole epoch; from previous.pt,
+    after last.pt was cut short."""
     config = Config(**SMALL | {"loader": "folder", "steps": 5}, data=str(tiny_data), epochs=2, lr_schedule="cosine")
     config = dataclasses.replace(config, checkpoint_dir=str(checkpoints), checkpoint_steps=4, checkpoint_keep=True)
-    fit(single.build(config))
+    fit(with_dropout(config))
     kept = [f"epoch{epoch}-step{step}.pt" for epoch, step in ((0, 4), (1, 0), (1, 4), (2, 0))]
     assert sorted(path.name for path in checkpoints.glob("epoch*")) == kept
     expected = torch.load(checkpoints / "last.pt", weights_only=True)
     truncated(checkpoints / "last.pt")
     with pytest.raises(UserError, match="--resume-from previous"):
         fit(single.build(dataclasses.replace(config, resume=True)))
-    fit(single.build(dataclasses.replace(config, resume=True, resume_from="previous")))
+    fit(with_dropout(dataclasses.replace(config, resume=True, resume_from="previous")))
     assert_same(checkpoints, expected)
     printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch 1 train")]
     assert len(printed) == 2 and len({line.partition(" images")[0] for line in printed}) == 1, printed
+
+
+def test_the_sums_of_a_resumed_epoch_come_in_once(trained, checkpoints):
+    """Protects the loss of an epoch that two ranks go on with: what all had summed is not added by each."""
+    config, saved = trained
+    save_checkpoint(checkpoints, "last.pt", saved | {"step": 2, "train_sums": torch.ones(4, dtype=torch.float64)})
+    strategy = single.build(dataclasses.replace(config, checkpoint_dir=str(checkpoints), resume=True))
+    for number in range(2):
+        rank = Rank(number, number, 2, 2)
+        run = engine._Run(
+            dataclasses.replace(strategy, rank=rank, all_reduce=lambda tensor: tensor), Clock(rank.devices)
+        )
+        assert run.resume() == (1, 2) and run.meter.sums.sum() == (0 if number else 4)
 
 
 @pytest.mark.parametrize(("about", "best_acc1"), [({}, 50.75), ({"arch": "resnet50"}, 0.0)])

@@ -102,6 +102,19 @@ def test_windows_hold_neither_the_warm_up_nor_an_epochs_first_step(config, run_d
     assert row["images_per_s"] == pytest.approx(48 / windows.seconds.sum())
 
 
+def test_each_step_has_a_learning_rate_of_its_own(config):
+    """A warm-up that climbs once an epoch would leave the weights of the first one as they are."""
+    config = dataclasses.replace(config, steps=4, epochs=2, lr=0.8, lr_batch=8, lr_warmup_epochs=1)
+    strategy, rates = single.build(config), []
+
+    def step(images, target):
+        rates.append(strategy.optimizer.param_groups[0]["lr"])
+        return None, None
+
+    fit(dataclasses.replace(strategy, step=step))
+    assert rates == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 0.8, 0.8, 0.8])
+
+
 @pytest.mark.parametrize("period", [0, 4])
 def test_a_window_of_local_sgd_ends_when_all_ranks_have_done_its_steps(config, period):
     """Its ranks wait for each other once a period: rank 0's own time would leave out what it waits for slower ones."""

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -21,7 +22,10 @@ from benchmarks.common.config import FIELDS, Config
 from benchmarks.common.rows import WARM_UP, read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.results.settings import requested_settings
+from scripts.runner import record
+from scripts.runner.cause import RunEnd
 from scripts.runner.environment import add_packages, installed_packages
+from scripts.shared import source_version
 from scripts.shared.forward_signals import forward_signals
 
 pytestmark = pytest.mark.real_interpreter  # signals, and who is whose child
@@ -219,6 +223,20 @@ def test_what_a_failed_run_printed_does_not_steer_the_terminal(tmp_path):
     words = record_command(tmp_path, ["bash", "-c", r"printf 'a \033]0;title\007\033[31m name\n'; exit 1"])
     done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True)
     assert b"| a ?]0;title??[31m name" in done.stderr and b"\033" not in done.stderr + done.stdout
+
+
+def test_the_commit_is_that_of_the_runs_start(tmp_path, monkeypatch):
+    """One that is made while it runs is not what ran."""
+    commits = iter(["before", "after"])
+    monkeypatch.setattr(source_version, "commit", lambda: next(commits))
+    monkeypatch.setattr(record, "Sampler", lambda path: SimpleNamespace(stop=lambda: []))
+    monkeypatch.setattr(record, "run_command", lambda *_: RunEnd(1, 2.0, 0.0))
+    folder = RunFolder(Path(record_command(tmp_path, [])[4]).parent)
+    folder.write_summary(json.loads(SUMMARY))
+    folder.log.touch()
+    assert record.main(folder, []) == 1
+    (row,) = read_table(tmp_path, "runs").itertuples()
+    assert (row.status, row.commit, folder.resolved()["commit"]) == ("failed", "before", "before")
 
 
 def test_ctrl_c_prints_no_traceback_of_a_program_that_starts(tmp_path):
