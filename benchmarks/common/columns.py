@@ -80,7 +80,7 @@ RUNS = (
     Column(
         "images_per_s_ci_low",
         "number",
-        "the lower end of its 95 % interval over this run's own windows, assumed independent",
+        "the lower end of its 95 % interval over this run's own windows, assumed independent; from three windows on",
     ),
     Column("images_per_s_ci_high", "number", "the upper end of the same"),
     Column("step_ms_p50", "number", "the median of the steps in the windows"),

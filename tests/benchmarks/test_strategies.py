@@ -67,7 +67,7 @@ def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     row, results, _ = run(name)
     assert (row["status"], row["launcher_exit_code"]) == ("ok", 0), row["reason"]
     assert row["val_samples"] == NUM_VAL
-    assert 0 < row["images_per_s_ci_low"] < row["images_per_s"] < row["images_per_s_ci_high"]
+    assert row["images_per_s"] > 0
     assert row["step_ms_p95"] >= row["step_ms_p50"] > 0
     assert 0 < row["train_loss"] < 100 and 0 < row["val_loss"] < math.inf and 0 <= row["acc1"] <= row["acc5"] <= 100
     assert row["world_size"] == (1 if name in ONE_PROCESS else 2) and row["threads_per_rank"] == 1
