@@ -170,7 +170,7 @@ AS_IT_IS = {  # strategies, arguments, ranks, and whether they agree to the last
     "AdamW": ("zero1", CONVNEXT, 2, "yes"),  # it divides the state
     "AdamW elsewhere": ("fsdp local_sgd single dataparallel ddp model_parallel hybrid_parallel", CONVNEXT, 2, "yes"),
     "a pipeline behind its last exact cut": ("pipeline_parallel", f"{CONVNEXT} --cut 16", 2, "no"),
-    "a transformer": ("single pipeline_parallel", "--arch vit_b_16 --cut 6", 2, "yes"),
+    "a transformer": ("pipeline_parallel", "--arch vit_b_16 --cut 6", 2, "yes"),
     "three ranks": ("ddp", THREE_RANKS, 3, "no"),
     "Horovod in fp16": ("horovod_ddp", f"{THREE_RANKS} --compression fp16", 3, "no"),
     "fused kernels": ("ddp", "--fused", 2, "no"),
