@@ -27,7 +27,6 @@ from benchmarks.common.rows import append_rows, read_table
 from scripts.results.settings import add_settings, requested_settings, settings_hash
 from scripts.runner.plan import last_statuses
 
-SOAK_LIMIT_S = 5400  # 30 rounds take 5 minutes alone, and an hour beside seven other programs
 NO_HOROVOD = "Horovod is not installed; scripts/setup/horovod.sh"
 real_interpreter = pytest.mark.real_interpreter  # for signals to ranks and launchers, and who is whose child
 
