@@ -42,7 +42,7 @@ def build(config: Config) -> Strategy:
     timeout = timedelta(seconds=config.timeout_s)
     dist.init_process_group(rank.backend, rank.init_method, timeout, device_id=rank.device_id)
     train, val = build_loaders(config, rank)
-    # apex: its DDP copies gradients back in contiguous order; only the images keep the requested memory format
+    # apex: its DDP copies gradients back in contiguous order
     contiguous_config = dataclasses.replace(config, memory_format="contiguous")
     model = build_model(contiguous_config, train.num_classes).to(rank.device)
     optimizer = build_optimizer(config, model)
@@ -54,7 +54,7 @@ def build(config: Config) -> Strategy:
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
         output = ddp(images)
-        loss = criterion(output, target)  # apex: calls F.cross_entropy, which amp patches to work in fp32
+        loss = criterion(output, target)  # apex: in fp32, as amp patches F.cross_entropy
         with amp.scale_loss(loss, optimizer) as scaled_loss:  # apex: small gradients survive fp16
             scaled_loss.backward()
         optimizer.step()

@@ -20,11 +20,11 @@ FACTS = {"one_node": True}
 
 
 def build(config: Config) -> Strategy:
-    rank = Rank.alone(usable_gpus())  # dataparallel: one process for all GPUs, which loads as much as as many ranks
+    rank = Rank.alone(usable_gpus())  # dataparallel: one process for all GPUs
     num_devices = len(rank.devices)
     config = prepare(config, rank)
     if num_devices > 1:
-        # dataparallel: each GPU has a new thread in each step, in which cuDNN would search for its algorithms again
+        # dataparallel: each GPU has a new thread in each step, in which cuDNN would search again
         torch.backends.cudnn.benchmark = False
     if config.global_batch % num_devices:
         raise UserError(f"global_batch {config.global_batch} is not a multiple of {num_devices} GPUs; change one")
@@ -52,7 +52,7 @@ def build(config: Config) -> Strategy:
         criterion,
         step,
         layout(config, num_devices),
-        predict=parallel,  # dataparallel: scattered, too: one GPU may have no room for a whole batch
+        predict=parallel,  # dataparallel: one GPU may have no room for a whole batch
         columns={"cudnn_benchmark": False} if num_devices > 1 else {},
     )
 
@@ -62,7 +62,7 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 def main() -> None:
-    # norm: SyncBatchNorm needs a process group; under DataParallel it would quietly be BatchNorm
+    # norm: under DataParallel SyncBatchNorm would quietly be BatchNorm
     fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,))))
 
 

@@ -26,12 +26,12 @@ def build(config: Config) -> Strategy:
     if rank.device.type == "cuda":
         torch.cuda.set_device(rank.device)  # ddp: else every rank would take memory of GPU 0, too
     timeout = timedelta(seconds=config.timeout_s)
-    # ddp: blocks until all ranks are here. ddp_backend: gloo, nccl, or nccl-legacy from torch 2.15 on
+    # ddp: blocks until all ranks are here; ddp_backend: gloo or nccl
     dist.init_process_group(rank.ddp_backend, rank.init_method, timeout, device_id=rank.device_id)
-    train, val = build_loaders(config, rank)  # ddp: this rank's shard of each global batch; fit calls set_epoch
+    train, val = build_loaders(config, rank)  # ddp: this rank's shard of each global batch
     model = build_model(config, train.num_classes).to(rank.device)
     ddp = DistributedDataParallel(model, rank.device_ids, **ddp_options(config))  # ddp: all get rank 0's weights
-    optimizer = build_optimizer(config, model)  # ddp: fit sets its learning rate before every step
+    optimizer = build_optimizer(config, model)  # ddp: fit sets its learning rate
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,7 +45,7 @@ def build(config: Config) -> Strategy:
     return Strategy(
         config,
         rank,
-        model,  # ddp: not its wrapper: rank 0 alone saves it, under torchvision's names
+        model,  # ddp: not its wrapper, so that it is saved under torchvision's names
         optimizer,
         train,
         val,

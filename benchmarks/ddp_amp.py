@@ -21,7 +21,7 @@ from benchmarks.common.model import build_model, build_optimizer, start_momentum
 from benchmarks.common.rank import Rank, prepare
 from benchmarks.common.strategy import Layout, Strategy
 
-FACTS = {"mixed_precision": True}  # ddp_amp: where fp32, the default, is requested, it runs auto's choice
+FACTS = {"mixed_precision": True}  # ddp_amp: fp32, the default, means auto
 
 
 def build(config: Config) -> Strategy:
@@ -37,7 +37,7 @@ def build(config: Config) -> Strategy:
     fp32_config = dataclasses.replace(config, precision="fp32")  # ddp_amp: build_model adds no autocast; step has one
     model = build_model(fp32_config, train.num_classes).to(rank.device)
     ddp = DistributedDataParallel(model, rank.device_ids, **ddp_options(config))
-    # ddp_amp: in fp16 a fused optimizer looks for overflow on the GPU; any other makes the host wait in every step
+    # ddp_amp: a fused optimizer looks for overflow on the GPU; any other has the host wait in every step
     optimizer = build_optimizer(dataclasses.replace(config, fused=config.fused or in_fp16), model)
     if in_fp16:
         start_momentum(optimizer)  # ddp_amp: else, if the scaler skips step 1, momentum is uninitialised
@@ -47,11 +47,11 @@ def build(config: Config) -> Strategy:
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
-        with autocast:  # ddp_amp: forward and loss only; backward runs in the types that forward chose
+        with autocast:  # ddp_amp: forward and loss only; backward takes their types
             output = ddp(images)
             loss = criterion(output, target)
         scaler.scale(loss).backward()
-        scaler.step(optimizer)  # ddp_amp: skips the step if a scaled gradient overflowed
+        scaler.step(optimizer)  # ddp_amp: skips it if a gradient overflowed
         scaler.update()
         return loss.detach(), output.detach()
 

@@ -46,10 +46,7 @@ def build(config: Config) -> Strategy:
         return loss.detach(), output.detach()
 
     def time_compilation() -> float:
-        """Compile the model by a first forward and backward pass, on images of zeros. Returns the seconds of both.
-
-        BatchNorm's buffers are restored.
-        """
+        """Seconds of a first forward and backward pass, on zeros. BatchNorm's buffers are restored."""
         before = {name: buffer.clone() for name, buffer in model.named_buffers()}
         images = torch.zeros(config.global_batch // rank.world_size, 3, config.image_size, config.image_size)
         images = images.to(rank.device, train.dtype, memory_format=train.memory_format)
@@ -61,7 +58,7 @@ def build(config: Config) -> Strategy:
             buffer.data.copy_(before[name])
         return time.perf_counter() - began_s
 
-    compile_s = time_compilation()  # ddp_compile: before the first step, so that none of them holds it
+    compile_s = time_compilation()  # ddp_compile: before the first step
 
     return Strategy(
         config,
@@ -73,12 +70,12 @@ def build(config: Config) -> Strategy:
         criterion,
         step,
         layout(config, rank.world_size),
-        predict=model.forward,  # ddp_compile: validation has batches of other sizes, each of which would be compiled
+        predict=model.forward,  # ddp_compile: other batch sizes would each be compiled
         exchange=ddp_exchange(ddp),
         columns={
             "bucket_cap_mb": ddp.bucket_bytes_cap / 2**20,
             "compile_s": compile_s,
-            "optimize_ddp": str(torch._dynamo.config.optimize_ddp),  # ddp_compile: the graph is split at the buckets
+            "optimize_ddp": str(torch._dynamo.config.optimize_ddp),
         },
     )
 
@@ -88,7 +85,7 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 def main() -> None:
-    # its own compile() of the module would overwrite that of --compile, and of --cuda-graphs with it
+    # its own compile() would overwrite that of --compile and --cuda-graphs
     fit(build(load_config(description=__doc__, compile=(False,), cuda_graphs=(False,))))
     dist.destroy_process_group()
 

@@ -73,7 +73,7 @@ def build(config: Config) -> Strategy:
 
 
 def hook_of(config: Config) -> tuple[Any, Callable[..., Any]]:
-    """(state, hook) for register_comm_hook. state: the process group (None: all ranks), or a PowerSGDState."""
+    """(state, hook) for register_comm_hook. state: a PowerSGDState, or None for all ranks."""
     if config.comm_hook == "powersgd":
         state = powerSGD_hook.PowerSGDState(None, config.powersgd_rank, start_powerSGD_iter=NUM_UNCOMPRESSED_STEPS)
         return state, powerSGD_hook.powerSGD_hook
@@ -81,7 +81,7 @@ def hook_of(config: Config) -> tuple[Any, Callable[..., Any]]:
 
 
 def layout(config: Config, num_devices: int) -> Layout:
-    # ddp_compressed: the hook divides by world_size before the sum. In fp16 that rounds the smallest gradients
+    # ddp_compressed: the hook divides before the sum, which in fp16 rounds the smallest gradients
     exact = config.comm_hook == "bf16"
     return Layout(num_shards=num_devices, compression=config.comm_hook, exact=exact, num_gradient_copies=1)
 

@@ -28,7 +28,7 @@ from benchmarks.common.strategy import Layout, Strategy
 
 def build(config: Config) -> Strategy:
     rank = Rank.from_env("torchrun")
-    config = prepare(config, rank)  # fsdp: one seed for all ranks, for FSDP sends nobody's weights to the others
+    config = prepare(config, rank)  # fsdp: one seed for all ranks, since FSDP sends no weights
     if rank.device.type == "cuda":
         torch.cuda.set_device(rank.device)
     shard_ranks = config.shard_ranks or rank.world_size
@@ -37,7 +37,7 @@ def build(config: Config) -> Strategy:
     timeout = timedelta(seconds=config.timeout_s)
     dist.init_process_group(rank.backend, rank.init_method, timeout, device_id=rank.device_id)
     train, val = build_loaders(config, rank)
-    # fsdp: plain float32 weights, since FSDP casts them itself, and shards contiguous ones only
+    # fsdp: FSDP casts weights itself, and shards contiguous ones only
     fp32_config = dataclasses.replace(config, precision="fp32", memory_format="contiguous")
     model = build_model(fp32_config, train.num_classes).to(rank.device)
     if not casts_weights(config):
@@ -61,12 +61,12 @@ def build(config: Config) -> Strategy:
         optimizer.step()
         return loss.detach(), output.detach()
 
-    def save_state() -> dict[str, Any]:  # fsdp: rank 0 gets every tensor whole, the others help to gather it
+    def save_state() -> dict[str, Any]:  # fsdp: rank 0 gets every tensor whole
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        weights, state = get_state_dict(model, optimizer, options=options)  # fsdp: {} on all ranks but rank 0
+        weights, state = get_state_dict(model, optimizer, options=options)  # fsdp: {} on other ranks
         return {"model": weights, "optimizer": numbered(state) if state else {}}
 
-    def load_state(saved: dict[str, Any]) -> None:  # fsdp: each rank has the whole file, and takes its shards of it
+    def load_state(saved: dict[str, Any]) -> None:  # fsdp: each rank takes its shards of the whole
         options = StateDictOptions(full_state_dict=True)
         state = named(saved["optimizer"], [name for name, _ in model.named_parameters()])
         set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=state, options=options)
@@ -89,18 +89,13 @@ def build(config: Config) -> Strategy:
 
 
 def casts_weights(config: Config) -> bool:
-    """Whether FSDP casts the weights of a block to bf16 before it gathers them. Where some must stay float32, such as
-    LayerNorm's and the scales of channels, the model computes in autocast instead, as with every other strategy, and
-    its weights are gathered in float32."""
+    """Before it gathers them, to bf16. Models whose LayerNorm must stay float32 compute in autocast instead."""
     return not ARCHITECTURES[config.arch].float32_between_blocks
 
 
 def shard(model: nn.Module, config: Config, mesh: DeviceMesh) -> None:
-    """Shard the model inside the mesh's rows, and replicate it between rows.
-
-    In bf16 the BatchNorms are sharded apart from their block, and keep float32 weights: BatchNorm refuses bf16 weights
-    beside float32 statistics. FSDP does not cast their inputs.
-    """
+    """Inside the mesh's rows; between rows the model is replicated. In bf16 BatchNorms are sharded apart from their
+    block, and keep float32 weights: they refuse bf16 ones beside float32 statistics."""
     in_bf16 = config.precision == "bf16" and casts_weights(config)
     param_dtype, reduce_dtype = (torch.bfloat16, torch.float32) if in_bf16 else (None, None)
     block_policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
@@ -123,8 +118,7 @@ def batch_norms(module: nn.Module) -> list[nn.Module]:
 
 
 def numbered(state: dict[str, Any]) -> dict[str, Any]:
-    """A state of get_state_dict, which names weights, with their numbers instead, as optimizers have it: checkpoints of
-    all scripts are alike, and one resumes another's."""
+    """A state of get_state_dict with numbers instead of names, as in the checkpoints of other scripts."""
     numbers = {name: number for number, name in enumerate(state["param_groups"][0]["params"])}
     groups = [group | {"params": [*numbers.values()]} for group in state["param_groups"]]
     return {"state": {numbers[name]: of_weight for name, of_weight in state["state"].items()}, "param_groups": groups}
@@ -145,9 +139,8 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 def main() -> None:
-    # fused: FSDP's weights are DTensors, for which torch has no fused SGD; its fused AdamW is not offered here
-    # compile: FSDP2 gathers weights between blocks, so each block would have to be compiled by itself, and the suite
-    # compiles whole models
+    # fused: torch has no fused SGD for DTensors
+    # compile: FSDP2 gathers weights between blocks, so that each would have to be compiled by itself
     fit(build(load_config(description=__doc__, compile=(False,), fused=(False,))))
     dist.destroy_process_group()
 

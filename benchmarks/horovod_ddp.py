@@ -52,8 +52,8 @@ def build(config: Config) -> Strategy:
         optimizer.step()
         return loss.detach(), output.detach()
 
-    # horovod: its broadcast_optimizer_state takes a hidden step on a fresh optimizer, which decays the weights
-    def sync_state() -> None:  # horovod: rank 0's weights, BatchNorm statistics and momentum for everyone
+    # horovod: its broadcast_optimizer_state takes a hidden step on a fresh optimizer
+    def sync_state() -> None:  # horovod: everyone gets rank 0's state
         hvd.broadcast_parameters(contiguous_state(model, optimizer), root_rank=0)
 
     def all_reduce(tensor: torch.Tensor) -> torch.Tensor:  # horovod: returns the sum; `tensor` stays one rank's
@@ -84,7 +84,7 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 def main() -> None:
-    # norm: SyncBatchNorm would look for a torch.distributed group, which Horovod does not start
+    # norm: SyncBatchNorm needs a group of torch.distributed
     fit(build(load_config(description=__doc__, norm=("batch", "group"))))
     import horovod.torch as hvd
 

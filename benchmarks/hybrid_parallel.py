@@ -51,7 +51,7 @@ def build(config: Config) -> Strategy:
         optimizer.step()
         return loss.detach(), output.detach()
 
-    def sync_state() -> None:  # hybrid: rank 0's BatchNorm statistics, tensor by tensor: they are on two devices
+    def sync_state() -> None:  # hybrid: rank 0's BatchNorm statistics, which are on two devices
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)
 

@@ -34,7 +34,7 @@ def build(config: Config) -> Strategy:
     dist.init_process_group(rank.ddp_backend, rank.init_method, timeout, device_id=rank.device_id)
     train, val = build_loaders(config, rank)
     model = build_model(config, train.num_classes).to(rank.device)
-    # local_sgd: by default a group has one rank, and exchanges no gradients. A new group needs a timeout of its own
+    # local_sgd: groups of one rank, by default, exchange no gradients
     group, _ = dist.new_subgroups(config.local_group, timeout=timeout)
     ddp = DistributedDataParallel(model, rank.device_ids, process_group=group)
     average = copy.deepcopy(model).eval()  # local_sgd: evaluated and saved in place of model
@@ -100,7 +100,7 @@ def build(config: Config) -> Strategy:
         step,
         layout(config, rank.world_size),
         predict=average,
-        # local_sgd: a step's communication is one average, which comes once a period and holds the wait for other ranks
+        # local_sgd: one average, once a period
         exchange=Exchange(communicate=lambda: average_into(average)),
         waits_within_phases=True,
         sync_state=sync_state,

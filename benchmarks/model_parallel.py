@@ -22,7 +22,7 @@ FACTS = {"one_node": True}
 def build(config: Config) -> Strategy:
     rank = Rank.alone(2)
     config = prepare(config, rank)
-    # model_parallel: without a second GPU both halves share the one device, and the row says so
+    # model_parallel: without a second GPU both halves share one device
     devices = [rank.devices[0], rank.devices[-1]]
     if config.copy_stream and devices[0] == devices[1]:
         raise UserError("copy_stream needs two GPUs: on one device nothing is copied; leave --copy-stream out")
@@ -60,11 +60,8 @@ def build(config: Config) -> Strategy:
 
 
 def send_on_streams(devices: list[torch.device]) -> Send:
-    """Copies from devices[0] to devices[1] on CUDA streams of their own, beside the kernels of both.
-
-    On the streams that compute, a copy waits until the second GPU has finished what it was asked for before, and
-    the first GPU waits for the copy. Here each waits for the data it needs and for nothing else.
-    """
+    """Copies from devices[0] to devices[1] on CUDA streams of their own. On those that compute, a copy would wait for
+    the second GPU, and the first GPU for the copy."""
     copying = [torch.cuda.Stream(device) for device in devices]
 
     def send_beside(activation: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -75,7 +72,7 @@ def send_on_streams(devices: list[torch.device]) -> Send:
         with torch.cuda.stream(copying[0]), torch.cuda.stream(copying[1]):
             arrived = activation.to(device, non_blocking=True)
         computing[1].wait_stream(copying[1])
-        activation.record_stream(copying[0])  # model_parallel: its memory is not free before the copy has read it
+        activation.record_stream(copying[0])  # model_parallel: its memory stays until the copy has read it
         arrived.record_stream(computing[1])  # model_parallel: made on one stream, used on another
         return arrived
 
@@ -94,7 +91,7 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 def main() -> None:
-    # norm: SyncBatchNorm needs a process group, which a single process does not start
+    # norm: SyncBatchNorm needs a process group
     fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,))))
 
 

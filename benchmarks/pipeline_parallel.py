@@ -43,7 +43,7 @@ def build(config: Config) -> Strategy:
     microbatches = num_microbatches(config, rank.world_size)
     timeout = timedelta(seconds=config.timeout_s)
     dist.init_process_group(rank.backend, rank.init_method, timeout, device_id=rank.device_id)
-    # pipeline: all train on the same images, which rank 0 alone reads, and evaluate a shard each
+    # pipeline: rank 0 reads all training images; each rank evaluates a shard
     train, val = build_loaders(config, rank, only_rank0_reads=True)
     # pipeline: whole on every rank, for evaluation
     model = build_model(config, train.num_classes).to(rank.device)
@@ -51,7 +51,7 @@ def build(config: Config) -> Strategy:
         raise Unavailable(
             f"{config.arch} has {num_blocks} blocks, too few for {rank.world_size} stages; use fewer ranks"
         )
-    optimizer = build_optimizer(config, model)  # pipeline: skips the other ranks' layers, which get no gradient
+    optimizer = build_optimizer(config, model)  # pipeline: skips other ranks' layers, which get no gradient
     criterion = nn.CrossEntropyLoss()
     cuts = find_cuts(config, model, rank.world_size, config.global_batch // microbatches)
     stages = stages_at(model, cuts)
@@ -65,7 +65,7 @@ def build(config: Config) -> Strategy:
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         optimizer.zero_grad()
-        dist.broadcast(target, src=0)  # pipeline: from the rank that read the images to the one with the loss
+        dist.broadcast(target, src=0)  # pipeline: from the rank with the images to that with the loss
         inputs = [images.flatten(1)] if rank.rank == 0 else []
         losses: list[torch.Tensor] = []
         output = schedule.step(*inputs, target=target, losses=losses)  # pipeline: forward and backward
@@ -75,7 +75,7 @@ def build(config: Config) -> Strategy:
         return torch.stack(losses).mean().detach(), output.detach()
 
     @torch.no_grad()
-    def sync_state() -> None:  # pipeline: each rank sends the stage that it trained to all other ranks
+    def sync_state() -> None:  # pipeline: each rank sends its stage to all others
         for owner, stage in enumerate(stages):
             tensors = [*stage.parameters(), *stage.buffers()]
             for parameter in stage.parameters():
@@ -102,11 +102,8 @@ def build(config: Config) -> Strategy:
 
 
 def build_stage(config: Config, rank: Rank, stages: list[nn.Sequential]) -> PipelineStage:
-    """This rank's stage. Activations travel as rows, (N, C * H * W), since a receiver does not know the memory layout.
-
-    Their shapes are given, since PipelineStage would find them by a forward pass, and torch 2.11 lets that pass
-    change BatchNorm's running statistics.
-    """
+    """Activations travel as rows, (N, C * H * W), since a receiver does not know the memory layout. Their shapes are
+    given: PipelineStage would find them by a forward pass, which in torch 2.11 changes BatchNorm's statistics."""
     num_images = config.global_batch // num_microbatches(config, rank.world_size)
     shapes, rows = rows_between(config, stages, num_images, rank.device)
     taken = from_rows(config, shapes[rank.rank], is_image=rank.rank == 0)
@@ -126,8 +123,8 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 def main() -> None:
-    # norm: SyncBatchNorm would sum over ranks that compute different layers, and would hang
-    # compile: it compiles the whole model's forward, which no stage calls
+    # norm: SyncBatchNorm would hang, as ranks have different layers
+    # compile: no stage calls the whole model's forward
     fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,))))
     dist.destroy_process_group()
 

@@ -33,7 +33,7 @@ def build(config: Config) -> Strategy:
     model = build_model(config, train.num_classes).to(rank.device)
     ddp = DistributedDataParallel(model, rank.device_ids, **ddp_options(config))
     optimizer_class, options = optimizer_of(config)
-    # zero1: updates its share, and sends it as one tensor where weights may lie in one
+    # zero1: updates its share, and sends it as one tensor
     in_buckets = config.memory_format == "contiguous"
     optimizer = ZeroRedundancyOptimizer(
         model.parameters(), optimizer_class, parameters_as_bucket_view=in_buckets, **options
@@ -49,7 +49,7 @@ def build(config: Config) -> Strategy:
         return loss.detach(), output.detach()
 
     def save_state() -> dict[str, Any]:
-        optimizer.consolidate_state_dict(to=0)  # zero1: every rank sends its share to rank 0, which writes the whole
+        optimizer.consolidate_state_dict(to=0)  # zero1: every rank sends its share to rank 0
         return {"model": model.state_dict(), "optimizer": optimizer.state_dict() if rank.reports else {}}
 
     def load_state(saved: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ def build(config: Config) -> Strategy:
         optimizer.load_state_dict(saved["optimizer"])
         if not config.fused:
             return
-        # zero1: load_state_dict moves the number of steps to the CPU; a fused update needs it beside the weights
+        # zero1: load_state_dict moves the number of steps to the CPU
         for parameter, state in optimizer.optim.state.items():
             state |= {name: value.to(parameter.device) for name, value in state.items() if value.dim() == 0}
 

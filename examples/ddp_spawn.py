@@ -40,7 +40,7 @@ def parse_args() -> Namespace:
 
 
 def open_images(args: Namespace) -> tuple[ImageFolder, ImageFolder]:
-    """Those to train on, with random crops and flips, and those to validate with, cut from the middle."""
+    """Those to train on, and those to validate with."""
     size, normalize = args.image_size, v2.Normalize(MEAN, STD)
     floats = [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), normalize]
     augment = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), *floats])
@@ -49,7 +49,7 @@ def open_images(args: Namespace) -> tuple[ImageFolder, ImageFolder]:
 
 
 def learning_rate(args: Namespace, epoch: float) -> float:
-    """Climbs to --lr in the first 5 of 90 epochs, then falls to 0 as a cosine; 3.5: halfway through epoch 3."""
+    """Climbs to --lr in the first 5 of 90 epochs, then falls as a cosine."""
     warmup = args.epochs // 18
     if epoch < warmup:
         return args.lr * epoch / warmup
@@ -57,13 +57,13 @@ def learning_rate(args: Namespace, epoch: float) -> float:
 
 
 def autocast(device: torch.device) -> torch.autocast:
-    """bfloat16 on GPUs that have it (Ampere and newer), which needs no gradient scaler; elsewhere float32."""
+    """bfloat16 on GPUs that have it (Ampere and newer), else float32."""
     has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.autocast(device.type, torch.bfloat16, enabled=has_bf16)
 
 
 def train_epoch(args: Namespace, epoch: int, model: nn.Module, loader: DataLoader, optimizer: Optimizer) -> float:
-    """Train on each image once; returns the mean loss of this process."""
+    """One epoch; returns the mean loss of this process."""
     model.train()
     device = next(model.parameters()).device
     loss_sum = torch.zeros((), device=device)
@@ -84,7 +84,7 @@ def train_epoch(args: Namespace, epoch: int, model: nn.Module, loader: DataLoade
 
 @torch.no_grad()
 def evaluate(model: nn.Module, loader: DataLoader, num_images: int) -> torch.Tensor:
-    """How many of the loader's first `num_images` images the model puts into the right class."""
+    """Right answers among the loader's first `num_images` images."""
     model.eval()
     device, hits = next(model.parameters()).device, []
     for images, target in loader:
@@ -109,7 +109,7 @@ def run_rank(rank: int, world_size: int, meeting_place: str, args: Namespace) ->
     sampler: DistributedSampler = DistributedSampler(train_set, drop_last=True)  # this rank's part of every epoch
     train = DataLoader(train_set, sampler=sampler, drop_last=True, **options)
     val = DataLoader(val_set, sampler=DistributedSampler(val_set, shuffle=False), **options)
-    # the sampler repeats images until all ranks have equally many; the first ones of this rank are no repeats
+    # the sampler repeats images, at the end, until all ranks have equally many
     num_val = len(range(rank, len(val_set), world_size))
 
     torch.manual_seed(0)
@@ -129,7 +129,7 @@ def run_rank(rank: int, world_size: int, meeting_place: str, args: Namespace) ->
         began = time.perf_counter()
         loss = train_epoch(args, epoch, ddp, train, optimizer)
         speed = len(train) * args.batch_size * world_size / (time.perf_counter() - began)
-        for buffer in model.buffers():  # BatchNorm's statistics differ between ranks; rank 0's are saved
+        for buffer in model.buffers():  # rank 0's BatchNorm statistics are saved
             dist.broadcast(buffer, src=0)
         correct = evaluate(model, val, num_val)
         dist.all_reduce(correct)

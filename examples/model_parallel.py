@@ -37,7 +37,7 @@ def parse_args() -> Namespace:
 
 
 def open_images(args: Namespace) -> tuple[ImageFolder, ImageFolder]:
-    """Those to train on, with random crops and flips, and those to validate with, cut from the middle."""
+    """Those to train on, and those to validate with."""
     size, normalize = args.image_size, v2.Normalize(MEAN, STD)
     floats = [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), normalize]
     augment = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), *floats])
@@ -46,7 +46,7 @@ def open_images(args: Namespace) -> tuple[ImageFolder, ImageFolder]:
 
 
 def learning_rate(args: Namespace, epoch: float) -> float:
-    """Climbs to --lr in the first 5 of 90 epochs, then falls to 0 as a cosine; 3.5: halfway through epoch 3."""
+    """Climbs to --lr in the first 5 of 90 epochs, then falls as a cosine."""
     warmup = args.epochs // 18
     if epoch < warmup:
         return args.lr * epoch / warmup
@@ -54,13 +54,13 @@ def learning_rate(args: Namespace, epoch: float) -> float:
 
 
 def autocast(device: torch.device) -> torch.autocast:
-    """bfloat16 on GPUs that have it (Ampere and newer), which needs no gradient scaler; elsewhere float32."""
+    """bfloat16 on GPUs that have it (Ampere and newer), else float32."""
     has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.autocast(device.type, torch.bfloat16, enabled=has_bf16)
 
 
 def cut_into_stages(model: ResNet, num_stages: int) -> list[nn.Sequential]:
-    """The model's own layers, cut between residual blocks, of which each stage has about equally many."""
+    """The model's own layers, each stage with about equally many residual blocks."""
     blocks = [*model.layer1, *model.layer2, *model.layer3, *model.layer4]
     cuts = [len(blocks) * number // num_stages for number in range(num_stages + 1)]
     stages = [blocks[first:end] for first, end in itertools.pairwise(cuts)]
@@ -80,7 +80,7 @@ class OnTwoDevices(nn.Module):
 
 
 def train_epoch(args: Namespace, epoch: int, model: nn.Module, loader: DataLoader, optimizer: Optimizer) -> float:
-    """Train on each image once; returns the mean loss of this process."""
+    """One epoch; returns the mean loss of this process."""
     model.train()
     device = next(model.parameters()).device
     loss_sum = torch.zeros((), device=device)
@@ -101,7 +101,7 @@ def train_epoch(args: Namespace, epoch: int, model: nn.Module, loader: DataLoade
 
 @torch.no_grad()
 def evaluate(model: nn.Module, loader: DataLoader, num_images: int) -> torch.Tensor:
-    """How many of the loader's first `num_images` images the model puts into the right class."""
+    """Right answers among the loader's first `num_images` images."""
     model.eval()
     device, hits = next(model.parameters()).device, []
     for images, target in loader:
@@ -136,7 +136,7 @@ def main() -> None:
         first_epoch = saved["epoch"]
 
     for epoch in range(first_epoch, args.epochs):
-        torch.manual_seed(epoch)  # order and crops of the images, the same after --resume
+        torch.manual_seed(epoch)  # the same images after --resume
         began = time.perf_counter()
         loss = train_epoch(args, epoch, parallel, train, optimizer)
         speed = len(train) * args.batch_size / (time.perf_counter() - began)

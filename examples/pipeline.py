@@ -41,7 +41,7 @@ def parse_args() -> Namespace:
 
 
 def open_images(args: Namespace) -> tuple[ImageFolder, ImageFolder]:
-    """Those to train on, with random crops and flips, and those to validate with, cut from the middle."""
+    """Those to train on, and those to validate with."""
     size, normalize = args.image_size, v2.Normalize(MEAN, STD)
     floats = [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), normalize]
     augment = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), *floats])
@@ -50,7 +50,7 @@ def open_images(args: Namespace) -> tuple[ImageFolder, ImageFolder]:
 
 
 def learning_rate(args: Namespace, epoch: float) -> float:
-    """Climbs to --lr in the first 5 of 90 epochs, then falls to 0 as a cosine; 3.5: halfway through epoch 3."""
+    """Climbs to --lr in the first 5 of 90 epochs, then falls as a cosine."""
     warmup = args.epochs // 18
     if epoch < warmup:
         return args.lr * epoch / warmup
@@ -58,13 +58,13 @@ def learning_rate(args: Namespace, epoch: float) -> float:
 
 
 def autocast(device: torch.device) -> torch.autocast:
-    """bfloat16 on GPUs that have it (Ampere and newer), which needs no gradient scaler; elsewhere float32."""
+    """bfloat16 on GPUs that have it (Ampere and newer), else float32."""
     has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.autocast(device.type, torch.bfloat16, enabled=has_bf16)
 
 
 def cut_into_stages(model: ResNet, num_stages: int) -> list[nn.Sequential]:
-    """The model's own layers, cut between residual blocks, of which each stage has about equally many."""
+    """The model's own layers, each stage with about equally many residual blocks."""
     blocks = [*model.layer1, *model.layer2, *model.layer3, *model.layer4]
     cuts = [len(blocks) * number // num_stages for number in range(num_stages + 1)]
     stages = [blocks[first:end] for first, end in itertools.pairwise(cuts)]
@@ -86,7 +86,7 @@ class Stage(nn.Module):
 
 
 def make_schedule(args: Namespace, stages: list[Stage], device: torch.device) -> Schedule1F1B:
-    """1F1B: once the pipeline is full, a rank alternates between forward and backward passes of micro-batches."""
+    """1F1B: in a full pipeline a rank's forward and backward passes of micro-batches take turns."""
     rank, num_microbatches = dist.get_rank(), 2 * len(stages)
     shape = (args.batch_size // num_microbatches, 3, args.image_size, args.image_size)
     between = [torch.zeros(shape, device=device)]  # what enters the first stage, then what leaves each
@@ -101,7 +101,7 @@ def make_schedule(args: Namespace, stages: list[Stage], device: torch.device) ->
 def train_in_stages(
     args: Namespace, epoch: int, schedule: Schedule1F1B, loader: DataLoader, optimizer: Optimizer, device: torch.device
 ) -> float:
-    """Train on each image once; returns the mean loss. Rank 0 reads images, and sends targets to the last rank."""
+    """One epoch; returns the mean loss. Rank 0 reads images, and sends targets to the last rank."""
     loss_sum = torch.zeros((), device=device)
     if not len(loader):
         raise SystemExit(f"--batch-size {args.batch_size} is more than the images of a process; lower it")
@@ -127,7 +127,7 @@ def train_in_stages(
 
 @torch.no_grad()
 def share_stages(stages: list[Stage], optimizer: Optimizer) -> None:
-    """Each rank sends its stage, and the momentum of it, to the others."""
+    """Each rank sends its stage and momentum to the others."""
     for owner, stage in enumerate(stages):
         tensors = [*stage.state_dict().values()]
         for weight in stage.parameters():
@@ -138,7 +138,7 @@ def share_stages(stages: list[Stage], optimizer: Optimizer) -> None:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, loader: DataLoader, num_images: int) -> torch.Tensor:
-    """How many of the loader's first `num_images` images the model puts into the right class."""
+    """Right answers among the loader's first `num_images` images."""
     model.eval()
     device, hits = next(model.parameters()).device, []
     for images, target in loader:
@@ -164,15 +164,15 @@ def main() -> None:
     options["persistent_workers"] = args.workers > 0
     train = DataLoader(train_set, shuffle=True, drop_last=True, **options)
     val = DataLoader(val_set, sampler=DistributedSampler(val_set, shuffle=False), **options)
-    # the sampler repeats images until all ranks have equally many; the first ones of this rank are no repeats
+    # the sampler repeats images, at the end, until all ranks have equally many
     num_val = len(range(rank, len(val_set), world_size))
 
     torch.manual_seed(0)
-    # whole on each rank, which evaluates a part of the images by it
+    # whole on each rank, for evaluation
     model = get_model(args.arch, num_classes=len(train_set.classes)).to(device)
     stages = [Stage(layers) for layers in cut_into_stages(model, world_size)]  # of the model's own layers
     schedule = make_schedule(args, stages, device)
-    # skips the stages of other ranks, which get no gradients
+    # skips stages of other ranks, without gradients
     optimizer = SGD(model.parameters(), args.lr, momentum=0.9, weight_decay=1e-4)
     first_epoch = 0
     if args.resume:
@@ -182,7 +182,7 @@ def main() -> None:
         first_epoch = saved["epoch"]
 
     for epoch in range(first_epoch, args.epochs):
-        torch.manual_seed(epoch)  # order and crops of the images, the same after --resume
+        torch.manual_seed(epoch)  # the same images after --resume
         model.train()
         began = time.perf_counter()
         loss = train_in_stages(args, epoch, schedule, train, optimizer, device)
