@@ -1,4 +1,4 @@
-"""What is known of each architecture without torch. How it is built: model.py."""
+"""What is known of each architecture without torch."""
 
 import dataclasses
 import typing
@@ -19,19 +19,18 @@ Arch = Literal[
     "vit_b_16",
 ]
 OPTIMIZER_FIELDS = ("lr", "lr_batch", "weight_decay", "momentum")
-"""Configuration fields whose values are meant for one optimizer."""
+"""Their values are meant for one optimizer."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """family: its entry in FAMILIES.
-    norms: values that the field `norm` may have.
-    defaults: of fields that neither a file nor a flag sets; {}: those of Config.
+    """family: its entry in FAMILIES. norms: values of the field `norm`.
+    defaults: of fields that neither a file nor a flag sets.
     patch_size: image_size is a multiple of it.
-    float32_between_blocks: in bf16, what a block hands on is float32.
-    channels_last_between_blocks: what a block hands on lies in memory as (N, H, W, C), whatever memory_format says.
+    float32_between_blocks: also in bf16.
+    channels_last_between_blocks: in memory as (N, H, W, C), whatever memory_format says.
     last_exact_cut: the most blocks before a cut at which a pipeline agrees with the whole model to the last bit; 0:
-    any. Behind it, sums over gradients have another order."""
+    any."""
 
     family: str = "ResNet"
     normalisation: Literal["BatchNorm", "LayerNorm"] = "BatchNorm"
@@ -55,7 +54,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         defaults={"lr": 4e-3, "lr_batch": 4096, "weight_decay": 0.05},  # arXiv:2201.03545, table 5
         least_image_size=32,  # the strides 4, 2, 2 and 2 leave one pixel of it
         float32_between_blocks=True,
-        channels_last_between_blocks=True,  # its LayerNorm and Linear take (N, H, W, C)
+        channels_last_between_blocks=True,
         last_exact_cut=15,  # of 18 blocks, 3 come after the last stride
     ),
     "vit_b_16": Architecture(
@@ -72,12 +71,12 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def architecture_of(arch: str) -> Architecture:
-    """Of a ResNet for a name that is none."""
+    """A ResNet's for a name that is none."""
     return ARCHITECTURES.get(arch, Architecture())
 
 
 def why_refused(arch: str, norm: str, image_size: int) -> str:
-    """Why this architecture does not take these values; '' where it does."""
+    """'' where the architecture takes these values."""
     facts = architecture_of(arch)
     if norm not in facts.norms:
         return f"norm {norm}: {arch} has {facts.normalisation}, which --norm does not replace; leave --norm out"

@@ -1,6 +1,6 @@
 """Checkpoints: whole or not at all, written by one rank, read by all. One strategy can resume another's.
 
-torch.load("last.pt", weights_only=True)["model"]    # plain tensors under torchvision's names
+torch.load("last.pt", weights_only=True)["model"]    # under torchvision's names
 """
 
 import re
@@ -19,7 +19,7 @@ from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.strategy import Strategy
 
 CHECKPOINT = re.compile(r"(last|previous|best|epoch\d+-step\d+)\.pt")
-# Fields, besides NOT_COMPARED, that may change when a training is resumed. Every other field must be as it was.
+# Besides NOT_COMPARED, when a training is resumed; epochs not under a cosine.
 MAY_DIFFER = {
     *("epochs", "global_batch", "batch_per_device", "label", "skip_bad_files", "workers", "prefetch"),
     *("warmup_steps", "windows", "window_steps", "account_steps"),
@@ -31,13 +31,13 @@ MAY_DIFFER = {
 
 
 class Checkpointer:
-    """Every rank calls `save` and `resume`. Only the reporting rank writes."""
+    """Of every rank."""
 
     def __init__(self, strategy: Strategy):
         self.strategy, self.config = strategy, strategy.config
 
     def save(self, name: str, at: dict[str, Any]) -> None:
-        """at: where training stands, which `resume` returns again."""
+        """at: where training stands."""
         sync_state(self.strategy)
         state = save_state(self.strategy)
         if not self.strategy.rank.reports:
@@ -55,9 +55,8 @@ class Checkpointer:
         save_checkpoint(Path(self.config.checkpoint_dir), name, whole, kept)
 
     def resume(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-        """Restore what --resume finds: the checkpoint or None, and for the row the reason of changed settings. Raises
-        UserError for a folder that cannot be written or holds another run's checkpoints, and for a checkpoint that does
-        not fit."""
+        """The checkpoint that --resume finds, or None, and for the row the reason of changed settings. Raises UserError
+        for a folder that cannot be written or holds another run's, and a checkpoint that does not fit."""
         if self.config.checkpoint_dir:
             check_unused(self.config)
             if self.strategy.rank.reports:
@@ -73,21 +72,16 @@ class Checkpointer:
             for key, value in self.strategy.extra_state.items():
                 value.load_state_dict(saved["extra"][key])
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-            # torch raises these for the state of another model or optimizer
+            # torch's, for another model or optimizer
             raise UserError(
                 f"the checkpoint's state does not fit ({_first_line(error)}); resume it with the strategy that wrote "
                 "it, or start without --resume"
             ) from None
         for group, values in zip(self.strategy.optimizer.param_groups, requested, strict=True):
-            group.update(values)  # momentum and weight decay stay as this run's configuration says
-        sync_state(self.strategy)  # changes nothing where ranks hold the same; fills the average of local_sgd
+            group.update(values)  # momentum and weight decay are this run's
+        sync_state(self.strategy)  # fills the average of local_sgd
         torch.set_rng_state(saved["random"])
-        schedule = changed_schedule(saved, self.config)
-        if schedule and self.strategy.rank.reports:
-            print(schedule, flush=True)
-        reasons = [f"resumed with other settings: {changed}"] if changed else []
-        reasons += [schedule] if schedule else []
-        return saved, {"reason": "; ".join(reasons)} if reasons else {}
+        return saved, {"reason": f"resumed with other settings: {changed}"} if changed else {}
 
 
 def sync_state(strategy: Strategy) -> None:
@@ -106,7 +100,7 @@ def save_state(strategy: Strategy) -> dict[str, Any]:
 
 
 def load_state(strategy: Strategy, saved: dict[str, Any]) -> None:
-    """Load what save_state returned. A collective. Raises as load_state_dict does."""
+    """A collective. Raises as load_state_dict does."""
     if strategy.load_state:
         strategy.load_state(saved)
     else:
@@ -125,13 +119,14 @@ def trained_with(config: Config) -> dict[str, Any]:
     folder, images = RunFolder.current(), dict.fromkeys(IMAGE_FIELDS, "")
     if folder:
         images = {name: folder.requested().get(name, "") for name in IMAGE_FIELDS}
-    fields = {name: value for name, value in vars(config).items() if name not in MAY_DIFFER | {*NOT_COMPARED}}
+    may_differ = MAY_DIFFER - ({"epochs"} if config.lr_schedule == "cosine" else set())
+    fields = {name: value for name, value in vars(config).items() if name not in may_differ | {*NOT_COMPARED}}
     return fields | images
 
 
 def compare_settings(path: Path, saved: dict[str, Any], config: Config) -> str:
-    """What has changed since the checkpoint; '' for nothing. Raises UserError without --resume-anyway."""
-    defaults = {name: field.default for name, field in FIELDS.items()}  # of fields that are newer than the checkpoint
+    """'' for no difference. Raises UserError without --resume-anyway."""
+    defaults = {name: field.default for name, field in FIELDS.items()}  # of newer fields
     before, now = defaults | saved["settings"], trained_with(config)
     names = [name for name in now if name not in IMAGE_FIELDS or (before.get(name) not in ("", None) and now[name])]
     changed = [f"{name} {now[name]}, not {before.get(name)}" for name in names if before.get(name) != now[name]]
@@ -141,17 +136,6 @@ def compare_settings(path: Path, saved: dict[str, Any], config: Config) -> str:
             "or add --resume-anyway to go on with the new ones"
         )
     return "; ".join(changed)
-
-
-def changed_schedule(saved: dict[str, Any], config: Config) -> str:
-    """'' where another number of epochs changes nothing."""
-    before = saved["settings"].get("epochs", config.epochs)
-    if config.lr_schedule != "cosine" or before == config.epochs:
-        return ""
-    return (
-        f"resumed with {config.epochs} epochs, not {before}: the cosine ends later or earlier, and every learning rate "
-        "from here on is another than in one training"
-    )
 
 
 def check_unused(config: Config) -> None:
@@ -169,7 +153,7 @@ def holds_checkpoints(folder: Path) -> bool:
 
 
 def make_writable(folder: Path) -> None:
-    """Also removes what killed runs left half written. Raises UserError before the first epoch, not after it."""
+    """And without what killed runs left half written. Raises UserError, before the first epoch."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder) as probe:
@@ -183,12 +167,11 @@ def make_writable(folder: Path) -> None:
 
 
 def save_checkpoint(folder: Path, name: str, state: dict, kept: str = "") -> None:
-    """Whole, and on the disk when this returns. The last.pt before it stays as previous.pt. kept: one more copy. Raises
-    UserError."""
+    """The last.pt before it stays as previous.pt. kept: one more copy. Raises UserError."""
     path = folder / name
 
     def write(file: BinaryIO) -> None:
-        torch.save(_on_cpu(state), file)  # so that a machine without this device can read it
+        torch.save(_on_cpu(state), file)  # for machines without this device
         if name == "last.pt" and path.exists():
             copy_whole(path, folder / "previous.pt")  # only now: the disk had space for the new one
 
@@ -203,7 +186,7 @@ def save_checkpoint(folder: Path, name: str, state: dict, kept: str = "") -> Non
 
 
 def copy_whole(source: Path, target: Path) -> None:
-    """Not by a hard link: some file systems have none. Raises OSError."""
+    """Some file systems have no hard links. Raises OSError."""
     with open(source, "rb") as content:
         replace_atomically(target, lambda file: shutil.copyfileobj(content, file, 2**20))
 
@@ -225,20 +208,20 @@ def resumed_file(config: Config) -> Path:
 
 
 def best_acc1_on_disk(config: Config, num_classes: int) -> float:
-    """Per cent; 0 where there is none, or one of another model."""
+    """Per cent; 0 without one of this model."""
     path = Path(config.checkpoint_dir) / "best.pt"
     if not path.is_file():
         return 0.0
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         return float(state["best_acc1"]) if state["about"] == fields_that_must_agree(config, num_classes) else 0.0
-    except Exception:  # an unpickler answers garbage with whatever comes up
+    except Exception:  # as below
         return 0.0
 
 
 def load_checkpoint(config: Config, num_classes: int) -> dict | None:
-    """On the CPU; None where there is nothing to resume. Raises UserError for a file that is truncated, foreign, or of
-    another model."""
+    """None where there is nothing to resume. Raises UserError for a file that is truncated, foreign, or of another
+    model."""
     if not config.resume:
         return None
     if not config.checkpoint_dir:

@@ -1,4 +1,4 @@
-"""What is measured: the seconds of timed windows, and loss and accuracy over images."""
+"""Seconds of timed windows, and loss and accuracy over images."""
 
 import dataclasses
 import itertools
@@ -25,8 +25,7 @@ Moment = Any
 
 
 class Clock:
-    """A moment is a CUDA event, so that no step waits for it; with several GPUs, on a stream that waits for all of
-    them. On a CPU it is seconds."""
+    """A moment is a CUDA event, with several GPUs on a stream that waits for all of them; on a CPU, seconds."""
 
     def __init__(self, devices: Sequence[torch.device]):
         self.devices, self.device = devices, devices[0]
@@ -46,13 +45,11 @@ class Clock:
         """In the open window."""
         return len(self.moments) - 1
 
-    def tick(self) -> int:
-        """Returns how many steps the window holds."""
+    def tick(self) -> None:
         self.moments.append(self.now())
-        return self.num_steps
 
     def stop(self) -> tuple[float, list[float]]:
-        """Seconds until the device is done, and milliseconds of each step."""
+        """Seconds, and milliseconds of each step."""
         synchronize(self.device)
         if self.device.type == "cuda":
             seconds = time.perf_counter() - self.started_s
@@ -91,7 +88,7 @@ class Totals:
 
 
 class Meter:
-    """Exact averages over images: float64 sums over steps and ranks, divided once. No `.item()` until `totals`."""
+    """Sums over images in float64, divided once. No `.item()` until `totals`."""
 
     def __init__(self, device: torch.device):
         self.sums = torch.zeros(4, dtype=torch.float64, device=device)  # loss, top-1, top-5, images

@@ -1,19 +1,19 @@
-"""The columns of a result set's tables: name, type, meaning, and who knows the value, in the order of the CSV files."""
+"""The columns of a result set's tables, in the order of the CSV files."""
 
 import dataclasses
 from typing import Literal
 
 Source = Literal["suite", "requested", "resolved", "measured"]
-"""Who knows a value of runs.csv. suite: the launcher and the record. requested, resolved: the settings, so that runs
-which differ in it are not pooled. measured: the run, at its end."""
+"""Who knows a value of runs.csv. suite: the launcher and the record. requested, resolved: the settings, by which runs
+are told apart. measured: the run, at its end."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
     name: str
-    """With its unit; a number without one is a count, a place or a plain ratio."""
+    """With its unit; counts, places and ratios have none."""
     kind: Literal["text", "number"]
-    """As `read_table` returns them. A number is float64, and NaN where the cell is empty."""
+    """A number is float64, and NaN where the cell is empty."""
     meaning: str
     """For people, without a full stop."""
     source: Source = "measured"
@@ -168,14 +168,12 @@ REQUESTED_JSON = Column("asked", "text", "the requested half, as JSON")
 RESOLVED_JSON = Column("met", "text", "the resolved half, as JSON; may be empty")
 COLUMNS: dict[str, tuple[Column, ...]] = {
     "runs": RUNS,
-    # the settings behind the column `settings` of runs
     "settings": (
         Column("settings", "text", "the short hash of both halves"),
         Column("asked_hash", "text", "the short hash of the requested half"),
         REQUESTED_JSON,
         RESOLVED_JSON,
     ),
-    # the samples behind a run's throughput
     "windows": (
         RUN_ID,
         Column("window", "number", "its number, from 0 on"),
@@ -193,7 +191,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("acc1", "number", "top-1 accuracy, in percent"),
         Column("acc5", "number", "top-5 accuracy, in percent"),
     ),
-    # every step of the timed windows has step_ms; the phases come from the accounted steps after them
+    # steps of the timed windows have step_ms alone; the phases are of the accounted steps after them
     "steps": (
         RUN_ID,
         Column("rank", "number", "whose step it is"),
@@ -255,5 +253,5 @@ TEXT_COLUMNS = frozenset(column.name for columns in COLUMNS.values() for column 
 
 
 def columns_from(source: Source) -> tuple[str, ...]:
-    """The columns of runs.csv that have this source."""
+    """Of runs.csv."""
     return tuple(column.name for column in RUNS if column.source == source)

@@ -1,8 +1,6 @@
-"""The configuration of a run, in one flat class: defaults, then the differences of a YAML file, then flags.
+"""The configuration of a run: defaults, then the differences of a YAML file, then flags. Needs no torch.
 
-    python -m benchmarks.ddp --config configs/smoke.yaml --global-batch 64 --help
-
-Needs no torch, so that launchers and charts read a configuration fast.
+python -m benchmarks.ddp --config configs/smoke.yaml --global-batch 64 --help
 """
 
 import contextlib
@@ -25,7 +23,7 @@ Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 MemoryFormat = Literal["auto", "contiguous", "channels_last"]
 PackKind = Literal["full", "256", "jpeg256"]
 PACK_KINDS: tuple[PackKind, ...] = typing.get_args(PackKind)
-# Batches that loaders keep, as loader.py makes them; the memory check counts them without torch.
+# Batches that loaders keep
 PREFETCHED_PER_WORKER = 2  # as in torch's DataLoader
 NUM_IN_USE = 2  # the one that training took last, and the one before
 
@@ -40,32 +38,32 @@ class Config:
     data: str = "data/imagenet-mini"
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
     loader: Literal["folder", "packed", "synthetic"] = "folder"
-    """`packed`: what `./bench data pack` made; `synthetic`: the same random batch again and again."""
+    """`packed`: what `./bench data pack` made; `synthetic`: one random batch again and again."""
     decoder: Literal["auto", "nvimgcodec", "torchcodec", "pillow"] = "auto"
-    """What decodes JPEGs; auto: the first of nvimgcodec, torchcodec and pillow that is installed."""
+    """What decodes JPEGs; auto: the first of these that is installed."""
     pack: PackKind = "full"
-    """What packed files hold: whole images, or of 256 pixels on the shorter side, or these as JPEGs."""
+    """What packed files hold: whole images, of 256 pixels on the shorter side, or these as JPEGs."""
     augment: bool = True
     """Random crops and flips in training. Off: the centre crop."""
     workers: int | Literal["auto"] = 4
-    """Loader workers for each device; 0: its own process decodes; auto: 0 on a CPU, else the rank's cores less 1."""
+    """Loader workers for each device; auto: 0 on a CPU, else the rank's cores less 1."""
     prefetch: int = 1
-    """On GPUs: batches copied ahead of the step that trains on them; 0: the step copies."""
+    """On GPUs: batches copied ahead of their step; 0: the step copies."""
     skip_bad_files: bool = False
-    """Count files that cannot be decoded, and go on; in training the next image takes the place."""
+    """Count files that cannot be decoded, and go on, in training with the next image."""
 
     arch: Arch = "resnet50"
-    """torchvision model. Where a flag and the file name models of different optimizers, the file's lr, lr_batch,
+    """torchvision model. Where a flag names one of another optimizer than the file's, the file's lr, lr_batch,
     weight_decay and momentum are dropped."""
     image_size: int = 224
     """Pixels along each side of a training image."""
     norm: Literal["batch", "group", "sync"] = "batch"
     """BatchNorm, GroupNorm of 32 groups, or SyncBatchNorm (GPUs only), of ResNets."""
     precision: Precision = "fp32"
-    """Of convolutions and products; weights stay float32. auto: bf16 on GPUs that have it (compute capability 8), fp16
-    on others where the script scales gradients, else fp32."""
+    """Of convolutions and products; weights stay float32. auto: bf16 on GPUs of compute capability 8, fp16 on others
+    where the script scales gradients, else fp32."""
     memory_format: MemoryFormat = "auto"
-    """Layout of images and weights. auto: channels_last, but contiguous in fp32."""
+    """Of images and weights. auto: channels_last, but contiguous in fp32."""
     compile: bool = False
     """torch.compile of the model, which some strategies refuse."""
     cuda_graphs: bool = False
@@ -73,22 +71,22 @@ class Config:
     fused: bool = False
     """The optimizer's whole update in one kernel."""
     cudnn_benchmark: bool = True
-    """On GPUs: cuDNN times its algorithms for each shape, and keeps the fastest."""
+    """On GPUs: cuDNN times its algorithms, and keeps the fastest."""
     cudnn_deterministic: bool = False
-    """On GPUs: only cuDNN's algorithms that give the same bits every time."""
+    """On GPUs: only algorithms that give the same bits every time."""
 
     global_batch: int = 256
-    """Images of an optimizer step over all ranks, a multiple of them; 0: `batch_per_device` says it."""
+    """Images of an optimizer step over all ranks; 0: `batch_per_device` says it."""
     batch_per_device: int = 0
-    """Instead of `global_batch`: images of a step on each GPU; on CPUs, of each rank."""
+    """Instead of `global_batch`: images of a step on each GPU, or rank on CPUs."""
     epochs: int = 1
-    """Passes over the training set, each followed by an exact evaluation."""
+    """Passes over the training set, each followed by an evaluation."""
     steps: int = 0
-    """Optimizer steps of an epoch; 0: as many whole batches as the training set holds."""
+    """Of an epoch; 0: as many whole batches as the training set holds."""
     lr: float = 0.1
-    """Learning rate for `lr_batch` images a step; scales with the global batch, with AdamW with its square root."""
+    """For `lr_batch` images a step; scales with the global batch, of AdamW with its square root."""
     lr_batch: int = 256
-    """The global batch that `lr` is meant for (arXiv:1706.02677 of SGD, arXiv:2205.10287 of AdamW)."""
+    """The global batch that `lr` is meant for."""
     lr_warmup_epochs: float = 0.0
     """Epochs in which the learning rate climbs from 0."""
     lr_schedule: Literal["constant", "steps", "cosine"] = "constant"
@@ -98,42 +96,42 @@ class Config:
     weight_decay: float = 1e-4
     """Of all weights; AdamW's is decoupled from the gradient."""
     seed: int = 0
-    """Of the initial weights, the order of the images and every augmentation."""
+    """Of the initial weights, the images' order and augmentation."""
 
     warmup_steps: int = 10
-    """First steps of the run, which no timed window includes."""
+    """Before the timed windows."""
     windows: int = 10
-    """Timed windows, after the warm-up."""
+    """Timed windows."""
     window_steps: int = 10
     """Optimizer steps in a timed window."""
     account_steps: int = 0
-    """Steps after the timed windows in which each phase (data, forward, ...) is timed by hooks."""
+    """Steps after the timed windows in which each phase is timed."""
 
     checkpoint_dir: str = ""
-    """Each run writes last.pt and best.pt to its own folder in this one, such as ddp-1; empty: no checkpoints."""
+    """In which each run has a folder, such as ddp-1, with last.pt and best.pt; empty: no checkpoints."""
     checkpoint_steps: int = 0
     """Steps between checkpoints; 0: only at the end of each epoch."""
     checkpoint_keep: bool = False
-    """Keep each last.pt under a name of its own, too, such as epoch0-step100.pt."""
+    """Keep each last.pt under another name, too, such as epoch0-step100.pt."""
     resume: bool = False
-    """Continue from checkpoint_dir/last.pt, in mid-epoch if it stopped there."""
+    """Continue from last.pt, also in mid-epoch."""
     resume_from: Literal["last", "previous", "best"] = "last"
     """What --resume reads: `previous` is the one before last."""
     resume_anyway: bool = False
-    """With --resume: go on although settings have changed since the checkpoint. The row says which."""
+    """With --resume: although settings have changed. The row says which."""
     timeout_s: float = 60.0
-    """Seconds that a rank waits for others in one collective."""
+    """Seconds that a rank waits for others."""
     limit_s: float = 0.0
     """Seconds after which a run is ended; 0: no limit. TIMEOUT= overrides it."""
 
     bucket_cap_mb: float = 0.0
-    """DDP strategies: size of a gradient bucket, MiB; 0: 1 for the first and 25 for the others."""
+    """DDP strategies: MiB of a gradient bucket; 0: 1 of the first, 25 of the others."""
     static_graph: bool = False
-    """DDP strategies: every step uses the same parameters, so that DDP looks for none left out."""
+    """DDP strategies: DDP looks for no parameters left out."""
     gradient_as_bucket_view: bool = False
     """DDP strategies: gradients lie in the buckets, and are not copied."""
     broadcast_buffers: bool = True
-    """DDP strategies: rank 0 sends BatchNorm's statistics before each forward pass."""
+    """DDP strategies: rank 0 sends BatchNorm's statistics before each step."""
     comm_hook: Literal["bf16", "fp16", "powersgd"] = "bf16"
     """ddp_compressed: what gradients travel as; powersgd needs NCCL."""
     powersgd_rank: int = 1
@@ -149,13 +147,13 @@ class Config:
     opt_level: Literal["O0", "O1", "O2", "O3"] = "O1"
     """apex_ddp: Apex amp's optimisation level."""
     cut: int | Literal["auto"] = "auto"
-    """model_parallel, pipeline_parallel, hybrid_parallel: blocks before the cut; auto: balanced by an estimate."""
+    """model_parallel, pipeline_parallel, hybrid_parallel: blocks before it; auto: balanced by an estimate."""
     split_size: int = 0
-    """model_parallel, hybrid_parallel: images of a micro-batch; 0: the whole batch at once."""
+    """model_parallel, hybrid_parallel: images of a micro-batch; 0: the whole batch."""
     copy_stream: bool = False
     """model_parallel: copy activations on a CUDA stream of its own."""
     microbatches: int = 0
-    """pipeline_parallel: micro-batches of a step; 0: the least multiple of the number of stages from 4 on."""
+    """pipeline_parallel: of a step; 0: the least multiple of the stages from 4 on."""
     pipeline_schedule: Literal["gpipe", "1f1b"] = "1f1b"
     """pipeline_parallel: order of micro-batches."""
     label: Literal["", "again"] = ""
@@ -164,7 +162,7 @@ class Config:
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 FIELD_TYPES = typing.get_type_hints(Config)
-# Numbers that are at least another one than 0.
+# Of all others it is 0.
 LEAST = {
     "image_size": 8,
     **dict.fromkeys(("epochs", "lr_batch", "windows", "window_steps", "timeout_s"), 1),
@@ -173,7 +171,7 @@ LEAST = {
 IMAGENET_TRAIN_IMAGES = 1_281_167  # ILSVRC 2012; of an epoch of synthetic ones, too
 IMAGE_FIELDS = ("fingerprint",)
 """The recorded settings that name the images."""
-# Runs that differ in these settings are still alike, and a training may be resumed with other ones. All others count.
+# Runs that differ in these are still alike, and a training may be resumed with other ones.
 NOT_COMPARED = {
     "config": "a name; the values in the file count one by one",
     "data": "a path; the fingerprint of what lies there counts",
@@ -190,8 +188,8 @@ NOT_COMPARED = {
 
 
 def resolve_precision(requested: Precision, capability: tuple[int, int] | None, mixed: bool = False) -> Precision:
-    """capability: CUDA's, the least of several GPUs; None on a CPU. mixed: the script scales gradients, as fp16 needs
-    it; fp32, the default, then means auto. Raises UserError."""
+    """capability: CUDA's; None on a CPU. mixed: the script scales gradients; fp32, the default, then means auto. Raises
+    UserError."""
     # Not torch.cuda.is_bf16_supported(), which is true of Volta and Turing: they emulate it.
     has_bf16 = capability is None or tuple(capability) >= (8, 0)
     if requested == "auto" or (mixed and requested == "fp32"):
@@ -202,12 +200,11 @@ def resolve_precision(requested: Precision, capability: tuple[int, int] | None, 
         raise UserError("precision tf32 needs a GPU of compute capability 8 (Ampere) or newer; use fp32")
     if requested == "bf16" and not has_bf16:
         raise UserError(
-            "precision bf16 needs a GPU of compute capability 8 (Ampere) or newer, as older ones emulate it; use fp32, "
-            "or fp16 with ddp_amp"
+            "precision bf16 needs a GPU of compute capability 8 (Ampere) or newer; use fp32, or fp16 with ddp_amp"
         )
     if requested == "fp16" and not mixed:
         raise UserError(
-            "precision fp16 needs a gradient scaler, which this strategy's script does not have; use bf16, or ddp_amp"
+            "precision fp16 needs a gradient scaler, which this strategy does not have; use bf16, or ddp_amp"
         )
     if requested == "fp16" and capability is None:
         raise UserError("precision fp16 needs a GPU; use bf16 on a CPU")
@@ -228,8 +225,8 @@ def resolve_global_batch(config: Config, num_devices: int) -> Config:
 
 
 def load_config(args: list[str] | None = None, description: str | None = None, **allowed: tuple[object, ...]) -> Config:
-    """Defaults, the architecture's, the file that `--config` names, then flags. allowed: the values of a field that the
-    strategy supports. Raises UserError; exits with 2 for a mistake in a flag."""
+    """Defaults, the architecture's, the file of `--config`, then flags. allowed: values that the strategy supports.
+    Raises UserError; exits with 2 for a mistake in a flag."""
     args = sys.argv[1:] if args is None else args
     for flag in args:
         if flag.startswith("--") and flag != "--help":
@@ -269,11 +266,11 @@ def read_yaml(path: str) -> dict[str, Any]:
 
 
 def check_value(where: str, name: str, value: Any) -> Any:
-    """where: for the message. Raises UserError for another type."""
+    """Raises UserError for another type; `where` is for its message."""
     known = FIELDS.keys() - {"config"}
     if name not in known:
         raise UserError(f"{where}: unknown key {name!r}; {suggest_field(name, known)}")
-    # of a type, of choices, or, as int | Literal["auto"], of both
+    # such as int | Literal["auto"]
     kinds = typing.get_args(FIELD_TYPES[name]) or (FIELD_TYPES[name],)
     takes = [text for kind in kinds for text in typing.get_args(kind) or (kind,)]
     if float in takes and type(value) in (int, str):  # YAML 1.1 reads 1e-4 as text

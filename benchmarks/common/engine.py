@@ -1,7 +1,6 @@
 """Training with a clock: warm-up, timed windows, exact evaluation, checkpoints, rows.
 
-Within and between windows nothing waits for the device and nothing is written: losses stay on the device, rows in
-memory.
+Between two windows nothing is written: losses stay on the device, rows in memory.
 """
 
 import contextlib
@@ -32,15 +31,12 @@ from benchmarks.common.strategy import STORED_FIELDS, Strategy, all_reduce_sum, 
 from benchmarks.common.summary import Record
 
 CORE_BITS, MOST_CORES = 52, 2080  # of a machine, as numbers of 52 bits
-CHECK_S = 5.0  # outside timed windows ranks look at least so often for signals: Slurm's grace period is 30 s
+CHECK_S = 5.0  # how often ranks look for signals, outside timed windows: Slurm's grace period is 30 s
 
 
 def fit(strategy: Strategy, clock: Clock | None = None) -> None:
-    """Train for config.epochs, evaluate after each, time windows, and write rows.
-
-    Raises Diverged where the loss is no number, Stopped by a signal, and UserError where no window fits into an epoch
-    or a checkpoint cannot be loaded.
-    """
+    """Raises Diverged where the loss is no number, Stopped by a signal, and UserError where no window fits into an
+    epoch or a checkpoint cannot be loaded."""
     config, rank = strategy.config, strategy.rank
     if rank.world_size > 1 and strategy.all_reduce is all_reduce_sum and not dist.is_initialized():
         raise UserError("the script has several ranks and no process group; call dist.init_process_group in build")
@@ -48,7 +44,7 @@ def fit(strategy: Strategy, clock: Clock | None = None) -> None:
     num_parts = layout.num_shards * layout.num_microbatches
     refuse_single_values(config, strategy.train.num_classes, config.global_batch // num_parts)
     columns = dict(strategy.columns)
-    if config.compile:  # evaluation has batches of other sizes, each of which would be compiled
+    if config.compile:  # but not for evaluation, whose batches have other sizes
         step = time_first_step(strategy, columns)
         strategy = dataclasses.replace(strategy, step=step, predict=strategy.predict or strategy.model.forward)
     run = _Run(strategy, clock or Clock(rank.devices))
@@ -62,7 +58,7 @@ def fit(strategy: Strategy, clock: Clock | None = None) -> None:
         finally:  # whatever ends the run, the windows so far are rows
             run.record.write()
     run.summarize()
-    if config.account_steps:  # the results are final by now: nothing that these steps do is kept
+    if config.account_steps:  # last, since nothing that these steps do is kept
         first_accounted_step = run.steps_run + 1  # one step goes before these
         rows, means = break_down_steps(strategy, run.advance)
         run.record.write_step_breakdown(rows, first_accounted_step)
@@ -100,7 +96,7 @@ class _Run:
         for n in range(first_step, train.num_steps):
             if self._window_due(n, first_step):
                 self.record.book_time("training outside windows" if self.windows else "warm-up")
-                if not self.windows:  # the warm-up's peak is that of cuDNN's search for algorithms, or of a compiler
+                if not self.windows:  # the warm-up's peak is that of cuDNN's search, or of a compiler
                     reset_peak_memory(self.device)
                     self.peak_memory_mb = 0.0
                 self.clock.start()
@@ -110,7 +106,7 @@ class _Run:
             if not self.clock.running:
                 self._check_and_save(epoch, n + 1)
         self.peak_memory_mb = max(self.peak_memory_mb, peak_memory_mb(self.device))
-        # how long an epoch took that another process began is unknown
+        # another process began an epoch that was resumed
         epoch_s = None if first_step else time.perf_counter() - began_s
         self.summary["epoch_s"] = epoch_s
         self._epoch_row(epoch, "train", epoch_s, self.meter)
@@ -136,7 +132,7 @@ class _Run:
 
     def _end_timed_step(self) -> None:
         is_last = self.clock.num_steps + 1 == self.config.window_steps
-        if is_last and self.strategy.layout.period:  # ranks of local SGD are apart between two averages of the weights
+        if is_last and self.strategy.layout.period:  # ranks of local SGD are apart between two averages
             self.all_reduce(torch.zeros(1, device=self.device))
         self.clock.tick()
         if not is_last:
@@ -149,7 +145,6 @@ class _Run:
         self.step_ms += step_ms
 
     def _check_and_save(self, epoch: int, next_step: int) -> None:
-        """Outside windows, from time to time."""
         checkpoint_due = 0 < self.config.checkpoint_steps <= self.steps_unsaved
         ended = next_step == self.strategy.train.num_steps
         if not (checkpoint_due or ended or len(self.losses) >= self.steps_to_check):
@@ -157,7 +152,7 @@ class _Run:
         step_s = (time.monotonic() - self.checked_at) / len(self.losses)
         steps_done = epoch * self.strategy.train.num_steps + next_step
         signum, step_s = agree(self.strategy, self.losses, steps_done, self.signals, step_s)
-        # at most twice as many as before: after a few fast steps the next ones may be slow
+        # at most twice as many as before: after fast steps the next ones may be slow
         num_steps = min(self.config.window_steps, 2 * self.steps_to_check, int(CHECK_S / max(step_s, 1e-9)))
         self.steps_to_check = max(1, num_steps)
         self.losses, self.checked_at = [], time.monotonic()
@@ -170,7 +165,7 @@ class _Run:
 
     @torch.no_grad()
     def evaluate(self, epoch: int) -> None:
-        """Loss and accuracy over every validation image exactly once."""
+        """Over every validation image exactly once."""
         began_s = time.perf_counter()
         model, val = self.strategy.model, self.strategy.val
         sync_state(self.strategy)
@@ -182,7 +177,7 @@ class _Run:
             target, batches_left = target.to(output.device), batches_left - 1
             meter.update(cross_entropy(output.float(), target), output, target)
         blank = torch.zeros(1, 3, self.config.image_size, self.config.image_size, device=self.device)
-        for _ in range(batches_left):  # this rank had no image of these, but others may wait for its forward pass
+        for _ in range(batches_left):  # others may wait for the forward pass of a rank without images
             self.predict(blank)
         model.train()
         self._epoch_row(epoch, "val", time.perf_counter() - began_s, meter)
@@ -220,19 +215,15 @@ class _Run:
     def resume(self) -> tuple[int, int]:
         """The epoch and the step in it to start from."""
         at, self.summary = self.checkpoints.resume()
-        resumed_acc1 = at["best_acc1"] if at else 0.0
-        if self.config.checkpoint_dir and self.config.resume:
+        if self.config.checkpoint_dir and self.config.resume:  # best.pt may be of an epoch after the checkpoint
             num_classes = self.strategy.train.num_classes
             on_disk = best_acc1_on_disk(self.config, num_classes) if self.rank.reports else 0.0
             found = torch.tensor([on_disk], dtype=torch.float64, device=self.device)
-            self.best_acc1 = max(resumed_acc1, self.all_reduce(found).item())
-        if self.rank.reports and self.best_acc1 > resumed_acc1:
-            where = f"the resumed checkpoint knew of {resumed_acc1:.2f} %" if at else "there is no checkpoint to resume"
-            print(f"best.pt stays until an epoch reaches its top-1, {self.best_acc1:.2f} %; {where}", flush=True)
+            self.best_acc1 = max(at["best_acc1"] if at else 0.0, self.all_reduce(found).item())
         if at is None:
             check_windows_fit(self.config, self.strategy.train.num_steps)
             return 0, 0
-        if self.rank.reports:  # the sums are over all ranks already: one rank brings them in again
+        if self.rank.reports:  # the sums are over all ranks already
             self.meter.sums.copy_(at["train_sums"])
             print(f"resumed at step {at['step']} of epoch {at['epoch']}", flush=True)
         return at["epoch"], at["step"]
@@ -260,7 +251,7 @@ class _Run:
 
 @contextlib.contextmanager
 def noted_signals(config: Config) -> Iterator[list[int]]:
-    """Those that have asked a run with checkpoints to stop. Others they kill."""
+    """Those that have asked a run with checkpoints to stop."""
     signals: list[int] = []
     before = {}
     if config.checkpoint_dir:
@@ -275,8 +266,8 @@ def noted_signals(config: Config) -> Iterator[list[int]]:
 def agree(
     strategy: Strategy, losses: Sequence[torch.Tensor | None], steps_done: int, signals: Sequence[int], step_s: float
 ) -> tuple[int, float]:
-    """One sum over the ranks: the signal to obey, or 0, and the mean of step_s. losses: of the last steps; None on
-    ranks without one. Raises Diverged on every rank, with the first bad step."""
+    """One sum over the ranks: the signal to obey, or 0, and the mean of step_s. losses: of the last steps. Raises
+    Diverged on every rank."""
     news = torch.zeros(len(losses) + 2, dtype=torch.float64, device=strategy.rank.device)
     known = [loss for loss in losses if loss is not None]
     if known:  # a rank has the loss of every step, or of none
@@ -291,7 +282,7 @@ def agree(
 
 
 def time_first_step(strategy: Strategy, columns: dict[str, Any]) -> Any:
-    """Its first call, which compiles, becomes columns["compile_s"]."""
+    """Its first call, which compiles, is columns["compile_s"]."""
 
     def timed(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         if "compile_s" in columns:
@@ -322,13 +313,13 @@ def check_windows_fit(config: Config, num_steps: int) -> None:
 
 
 def report_ranks(strategy: Strategy) -> dict[str, Any]:
-    """What the ranks found, for as_planned.py. A collective."""
+    """For as_planned.py. A collective."""
     rank = strategy.rank
     mask = sum(1 << core for core in os.sched_getaffinity(0))
     own_words = [mask >> first & (1 << CORE_BITS) - 1 for first in range(0, MOST_CORES, CORE_BITS)]
     own_node = number_of(f"{boot_id()} {os.environ.get('SLURMD_NODENAME', '')}")
     table = gather([own_node, torch.get_num_threads(), *own_words], rank, strategy.all_reduce).tolist()
-    cores: dict[tuple[float, int], int] = {}  # by node, so that a core which two of its ranks may use counts once
+    cores: dict[tuple[float, int], int] = {}  # a core which two ranks of a node may use counts once
     for node, _, *words in table:
         for n, word in enumerate(words):
             cores[node, n] = cores.get((node, n), 0) | int(word)
@@ -343,7 +334,7 @@ def report_ranks(strategy: Strategy) -> dict[str, Any]:
 
 
 def count_devices(strategy: Strategy) -> int:
-    """The distinct GPUs of all ranks, or on CPUs the ranks. A collective."""
+    """Distinct GPUs of all ranks, or on CPUs ranks. A collective."""
     rank = strategy.rank
     numbers = [float(rank.rank)]
     if rank.device.type == "cuda":  # by UUID: two tasks may share a GPU 0
@@ -352,12 +343,12 @@ def count_devices(strategy: Strategy) -> int:
 
 
 def number_of(name: str) -> int:
-    """52 bits of a name's hash, which a float64 holds exactly."""
+    """52 bits, which a float64 holds exactly."""
     return int(hashlib.sha256(name.encode()).hexdigest()[:13], 16)
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """10^6 bytes, of the GPU that had most since reset_peak_memory, or the process's RSS."""
+    """10^6 bytes, of the GPU that had most, or the process's RSS."""
     if device.type == "cuda":
         return max((torch.cuda.max_memory_allocated(gpu) for gpu in used_gpus(device)), default=0) / 1e6
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6

@@ -5,18 +5,18 @@ import signal
 
 
 class EarlyEnd(Exception):
-    """The text says why, and what to do next."""
+    """The text says what was wrong, where, and what to do next."""
 
     status = "failed"
     exit_code = 2
 
 
 class UserError(EarlyEnd):
-    """What was wrong, where, and what to do next."""
+    """A mistake in what the user named or set."""
 
 
 class Unavailable(EarlyEnd):
-    """This machine cannot run the strategy, and what would change that."""
+    """This machine cannot run the strategy."""
 
     status = "skipped"
     exit_code = 77  # as in automake
@@ -30,7 +30,7 @@ class Diverged(EarlyEnd):
 
 
 class Stopped(EarlyEnd):
-    """A signal asked the run to stop, between two steps. `text` says what was saved."""
+    """By a signal, between two steps. text: what was saved."""
 
     status = "interrupted"
 

@@ -1,4 +1,4 @@
-"""What travels between ranks beside a step: BatchNorm's buffers, and gradients to be timed by themselves."""
+"""What travels between ranks: BatchNorm's buffers, and gradients, to be timed by themselves."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from benchmarks.common.strategy import AllReduce, Exchange
 
 
 def sync_buffers(model: torch.nn.Module, rank: Rank, all_reduce: AllReduce) -> None:
-    """Give every rank rank 0's buffers: BatchNorm's running statistics follow each rank's own shard."""
+    """Rank 0's: BatchNorm's running statistics follow each rank's own shard."""
     buffers = list(model.buffers())
     if buffers:
         flat = flatten(buffers, rank.device)
@@ -21,14 +21,14 @@ def sync_buffers(model: torch.nn.Module, rank: Rank, all_reduce: AllReduce) -> N
 
 
 def flatten(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """All values as one float32 vector."""
+    """One float32 vector."""
     vectors = [tensor.detach().to(device, torch.float32).flatten() for tensor in tensors]
     return torch.cat(vectors) if vectors else torch.zeros(0, device=device)
 
 
 @torch.no_grad()
 def fill(tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
-    """What `flatten` made, back into tensors of the same sizes."""
+    """The inverse of `flatten`."""
     for tensor, values in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(values.view_as(tensor))
 
@@ -41,12 +41,12 @@ def ddp_options(config: Config) -> dict[str, Any]:
 
 
 def ddp_exchange(ddp: DistributedDataParallel) -> Exchange:
-    """DDP's own exchange, with its buckets and hooks."""
+    """With DDP's own buckets and hooks."""
     parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
     gradients: list[torch.Tensor] = []
 
     def communicate() -> None:
-        if not gradients:  # not before: the run's peak memory would have a copy of the weights more
+        if not gradients:  # not before, for the sake of the run's peak memory
             gradients.extend(_small_random(parameters))
         whole = ddp.module
         ddp.module = _NoComputation(whole, gradients, parameters)
@@ -60,7 +60,7 @@ def ddp_exchange(ddp: DistributedDataParallel) -> Exchange:
     @contextlib.contextmanager
     def without() -> Iterator[None]:
         syncs_buffers = ddp.require_forward_param_sync
-        ddp.require_forward_param_sync = False  # no_sync leaves out the broadcast of the *next* forward pass only
+        ddp.require_forward_param_sync = False  # no_sync leaves out the next forward pass's broadcast only
         try:
             with ddp.no_sync():
                 yield
@@ -82,11 +82,11 @@ class _GivenGradients(torch.autograd.Function):
 
 
 class _NoComputation(torch.nn.Module):
-    """Takes the place of DDP's module. The output's backward pass yields `gradients`."""
+    """In place of DDP's module: its backward pass yields `gradients`."""
 
     def __init__(self, whole: torch.nn.Module, gradients: list[torch.Tensor], parameters: list[torch.nn.Parameter]):
         super().__init__()
-        self.whole = whole  # DDP looks for the buffers that it sends before every step
+        self.whole = whole  # for DDP, which sends its buffers
         self.gradients, self.weights = gradients, tuple(parameters)
 
     def forward(self, _images: torch.Tensor) -> torch.Tensor:
@@ -94,14 +94,12 @@ class _NoComputation(torch.nn.Module):
 
 
 def _small_random(parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
-    """By zeros PowerSGD's memory of errors would become NaN."""
+    """Zeros would make PowerSGD's memory of errors NaN."""
     generator = torch.Generator().manual_seed(0)
     return [torch.empty_like(each).copy_(1e-6 * torch.randn(each.shape, generator=generator)) for each in parameters]
 
 
 def apex_exchange(ddp: Any) -> Exchange:
-    """It sends nothing by itself."""
-
     @contextlib.contextmanager
     def without() -> Iterator[None]:
         ddp.disable_allreduce()
@@ -114,19 +112,19 @@ def apex_exchange(ddp: Any) -> Exchange:
 
 
 def horovod_exchange(optimizer: Any) -> Exchange:
-    def communicate() -> None:  # sends every gradient that no backward pass has sent, as step() does
-        optimizer.synchronize()
+    def communicate() -> None:
+        optimizer.synchronize()  # sends every gradient that no backward pass has sent
         optimizer._synchronized = False
 
     @contextlib.contextmanager
     def without() -> Iterator[None]:
-        # of two passes a step, it sends nothing after the first. step() applies the gradients all the same
+        # it sends nothing after the first of two passes; step() applies gradients all the same
         optimizer.set_backward_passes_per_step(2)
         try:
             with optimizer.skip_synchronize():
                 yield
         finally:
-            optimizer._handles.clear()  # zero_grad() would complain that nobody has waited for them
+            optimizer._handles.clear()  # else zero_grad() complains
             optimizer.set_backward_passes_per_step(1)
 
     return Exchange(communicate, without)
@@ -137,14 +135,14 @@ def contiguous_view(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def contiguous_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, torch.Tensor]:
-    """Contiguous views of weights, buffers and the optimizer's state, by name."""
+    """Of weights, buffers and the optimizer's state, by name."""
     named = {name: optimizer.state.get(tensor, {}) for name, tensor in model.named_parameters()} if optimizer else {}
     kept = {f"{kind} of {name}": value for name, state in named.items() for kind, value in state.items() if value.dim()}
     return {name: contiguous_view(tensor) for name, tensor in (model.state_dict() | kept).items()}
 
 
 class ContiguousCompressor:
-    """Horovod takes contiguous tensors only: gives another compressor views of the same memory."""
+    """Horovod takes contiguous tensors only: gives `inner` views of the same memory."""
 
     def __init__(self, inner: Any):
         self.inner = inner

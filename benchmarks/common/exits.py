@@ -1,4 +1,4 @@
-"""How a rank ends: an exit code, a line on stderr, and a note of the cause in the run's folder."""
+"""How a rank ends: an exit code, a line on stderr, and a note in the run's folder."""
 
 import contextlib
 import faulthandler
@@ -14,13 +14,13 @@ from benchmarks.common.errors import EarlyEnd, timed_out
 from benchmarks.common.files import guard_output
 from benchmarks.common.run_folder import RunFolder
 
-STACKS_S = 2.0  # for the record to read the stacks of the rank that the others waited for
+STACKS_S = 2.0  # for the record to read the stacks of a rank that the others waited for
 RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovodrun and srun
 
 
 def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
-    """Note the cause of an exception, and end by os._exit: an orderly shutdown would wait for ranks that wait for it,
-    or for a thread of gloo (pytorch issue 190489). rank: where the environment does not say."""
+    """By os._exit: an orderly shutdown would wait for ranks that wait for it, or a thread of gloo (pytorch issue
+    190489). rank: where the environment does not say."""
     guard_output()
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # the record asks a run that hangs for its stacks
     try:
@@ -42,8 +42,7 @@ def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
 
 
 def exit_at_once(code: int) -> NoReturn:
-    """With its output written."""
-    with contextlib.suppress(OSError):  # of a reader that has gone, such as head
+    with contextlib.suppress(OSError):  # a reader such as head has gone
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)

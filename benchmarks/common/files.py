@@ -5,7 +5,6 @@ import errno
 import fcntl
 import json
 import os
-import pwd
 import re
 import secrets
 import sys
@@ -15,20 +14,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 POLL_S = 0.01
-# All but line ends and tabs; \r only within a text, since a bar of progress begins or ends with it.
+# All but line ends, tabs, and the \r with which a bar of progress begins or ends.
 CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|(?<!^)\r(?!$)")
-
-
-def home_folder() -> Path | None:
-    try:
-        return Path(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
-    except KeyError:
-        return None
 
 
 @contextlib.contextmanager
 def hold_lock(path: Path, limit_s: float = 60.0) -> Iterator[int]:
-    """Yields its file descriptor. Raises TimeoutError after limit_s, and OSError."""
+    """Yields its descriptor. Raises OSError, after limit_s TimeoutError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     deadline = time.monotonic() + limit_s
     try:
@@ -47,7 +39,7 @@ def hold_lock(path: Path, limit_s: float = 60.0) -> Iterator[int]:
 
 
 def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """A reader finds the old or the new content, even after a power cut. Raises OSError, and what `write` raises."""
+    """A reader finds the old or the new content. Raises OSError, and what `write` raises."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with open(temporary, "xb") as file:
@@ -70,13 +62,11 @@ def write_json(path: Path, value: object) -> None:
 
 
 def without_controls(text: str) -> str:
-    """With ? for what steers a terminal."""
+    """? stands for what steers a terminal."""
     return CONTROLS.sub("?", text)
 
 
 class _SafeStream:
-    """Control characters are shown as ?, and what cannot be written is dropped."""
-
     def __init__(self, stream: Any):
         self._stream = stream
         if hasattr(stream, "reconfigure"):
@@ -92,7 +82,7 @@ class _SafeStream:
             self._stream.flush()
 
     def isatty(self) -> bool:
-        """False for stdout, so that tyro prints its help without colours. Bars go to stderr."""
+        """False for stdout, so that tyro's help has no colours."""
         return self._stream is not sys.__stdout__ and bool(self._stream.isatty())
 
     def __getattr__(self, name: str) -> Any:
@@ -100,7 +90,7 @@ class _SafeStream:
 
 
 def guard_output() -> None:
-    """Go on where stdout or stderr cannot be written, as after `| head -1`, and print without control characters."""
+    """Drop what cannot be written, as after `| head -1`, and print ? for control characters."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115
         if not isinstance(stream, _SafeStream):

@@ -1,7 +1,7 @@
 """From files to uint8 pixels of one size: crops, decoders, and the dataset that joins them.
 
-A Crop follows from an image's size alone, so that only its box has to be decoded. Pixels are those of torchvision's
-v2.RandomResizedCrop and v2.RandomHorizontalFlip, with random numbers that belong to (seed, epoch, position).
+A Crop follows from an image's size, so that only its box has to be decoded. Pixels are those of torchvision's
+v2.RandomResizedCrop and v2.RandomHorizontalFlip.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ from benchmarks.common.listing import FIRST_BYTES, list_images
 CROP_SCALE, CROP_RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of area and aspect, as in v2.RandomResizedCrop
 LOG_RATIO = math.log(CROP_RATIO[0]), math.log(CROP_RATIO[1])
 CROP_TRIES = 10
-MAX_VALUES_ONE_THREAD = 32_767  # torch divides larger copies among threads (at::internal::GRAIN_SIZE)
-NUMBERS_PER_IMAGE = 24  # two for each try, top, left, flip, and one to fill the generator's blocks of four
+MAX_VALUES_ONE_THREAD = 32_767  # torch divides more among threads (at::internal::GRAIN_SIZE)
+NUMBERS_PER_IMAGE = 24  # two for each try, top, left, flip; the generator has blocks of four
 
 
 class Crop(NamedTuple):
-    """A box, the size to which it is resized, and where the result is cut from it. In pixels."""
+    """In pixels: a box, the size to which it is resized, and where the result is cut from that."""
 
     top: int
     left: int
@@ -48,12 +48,11 @@ class Crop(NamedTuple):
 
 
 ChooseCrop = Callable[[int, int], Crop]
-"""Of an image of this height and width."""
+"""Of height and width."""
 
 
 def random_numbers(seed: int, epoch: int, first: int, num_images: int) -> list[list[float]]:
-    """NUMBERS_PER_IMAGE numbers in [0, 1) for each position from `first` on: Philox 4x64-10 (Salmon et al., SC11) with
-    the key (seed, epoch)."""
+    """NUMBERS_PER_IMAGE in [0, 1) for each position from `first` on: Philox 4x64-10 (Salmon et al., SC11)."""
     key = numpy.array([seed % 2**64, epoch], numpy.uint64)  # of a list with a number above 2**63 numpy makes floats
     stream = numpy.random.Philox(key=key, counter=first * NUMBERS_PER_IMAGE // 4)
     raw = stream.random_raw(num_images * NUMBERS_PER_IMAGE).reshape(num_images, NUMBERS_PER_IMAGE)
@@ -61,7 +60,7 @@ def random_numbers(seed: int, epoch: int, first: int, num_images: int) -> list[l
 
 
 def random_crop(size: int, numbers: list[float]) -> ChooseCrop:
-    """Flipped half of the time. numbers: a row of random_numbers."""
+    """numbers: a row of random_numbers."""
 
     def choose(height: int, width: int) -> Crop:
         return Crop(*_random_box(height, width, numbers), size, size, flip=numbers[2 * CROP_TRIES + 2] < 0.5)
@@ -70,7 +69,7 @@ def random_crop(size: int, numbers: list[float]) -> ChooseCrop:
 
 
 def _random_box(height: int, width: int, numbers: list[float]) -> tuple[int, int, int, int]:
-    """Top, left, height and width, line by line as v2.RandomResizedCrop computes them."""
+    """Top, left, height and width, as v2.RandomResizedCrop computes them."""
     area = height * width
     for first in range(0, 2 * CROP_TRIES, 2):
         target = area * (CROP_SCALE[0] + (CROP_SCALE[1] - CROP_SCALE[0]) * numbers[first])
@@ -89,7 +88,7 @@ def _random_box(height: int, width: int, numbers: list[float]) -> tuple[int, int
 
 
 def centre_crop(size: int) -> ChooseCrop:
-    """Of an image whose shorter side is size * 256 / 224, as torchvision's references validate."""
+    """Of a shorter side of size * 256 / 224, as torchvision's references validate."""
     short = size * 256 // 224
 
     def choose(height: int, width: int) -> Crop:
@@ -101,8 +100,7 @@ def centre_crop(size: int) -> ChooseCrop:
 
 
 def resize_into(box: torch.Tensor | Image.Image, crop: Crop, out: torch.Tensor) -> None:
-    """out: uint8, height x width x 3. Pillow resizes its own images, torch's uint8 kernel all others, with a difference
-    of 1 of 255."""
+    """out: uint8, height x width x 3."""
     if isinstance(box, Image.Image):
         resized = torch.from_numpy(
             numpy.array(box.resize((crop.new_width, crop.new_height), Image.Resampling.BILINEAR))
@@ -113,7 +111,7 @@ def resize_into(box: torch.Tensor | Image.Image, crop: Crop, out: torch.Tensor) 
         resized = resized[0].permute(1, 2, 0)
     height, width = out.shape[:2]
     cut = resized[crop.cut_top : crop.cut_top + height, crop.cut_left : crop.cut_left + width]
-    # Where the training process reads, torch would wake all of its threads to flip 150 kB. numpy's copy does not.
+    # In the training process torch would wake all of its threads to flip 150 kB.
     rows = height if torch.get_num_threads() == 1 else MAX_VALUES_ONE_THREAD // (3 * width)
     for first in range(0, height, rows):
         some = cut[first : first + rows]
@@ -124,12 +122,11 @@ NVIMGCODEC_VERSION = [0, 9]  # the oldest
 EXIF_ORIENTATION = 274  # the tag's number
 CPU_DEVICE_ID = -99999  # nvimgcodec's NVIMGCODEC_DEVICE_CPU_ONLY
 JPEG_END = b"\xff\xd9"
-MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or sys.maxsize)  # beyond it Pillow raises an error
+MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or sys.maxsize)  # Pillow's limit
 
 
 class Decoded(NamedTuple):
-    """A crop's box, not yet resized: a uint8 tensor, height x width x 3, or a Pillow image. by_pillow: the library
-    could not read it."""
+    """A crop's box, not yet resized: uint8, height x width x 3, or Pillow's. by_pillow: in place of the library."""
 
     pixels: torch.Tensor | Image.Image
     crop: Crop
@@ -137,15 +134,15 @@ class Decoded(NamedTuple):
 
 
 Decoder = Callable[[Any, ChooseCrop], Decoded]
-"""Of a file's bytes, or packed pixels, uint8, height x width x 3. For one thread at a time."""
+"""Of a file's bytes, or packed pixels, uint8, height x width x 3."""
 
 
 class NeedsPillow(Exception):
-    """This library cannot read the image, or might read it otherwise than Pillow."""
+    """This library cannot read it, or reads it otherwise."""
 
 
 def image_format(content: bytes) -> str:
-    """By the first bytes. Raises ValueError for others than JPEG and PNG."""
+    """Raises ValueError for others than JPEG and PNG."""
     for name, first in FIRST_BYTES.items():
         if content.startswith(first):
             return name
@@ -153,7 +150,7 @@ def image_format(content: bytes) -> str:
 
 
 def open_image(content: bytes) -> Image.Image:
-    """Its pixels not yet read. Raises ValueError, and whatever else Pillow raises."""
+    """Raises ValueError, and whatever else Pillow raises."""
     try:
         return Image.open(io.BytesIO(content), formats=(image_format(content),))
     except UnidentifiedImageError:  # its text is the address of the BytesIO
@@ -161,8 +158,8 @@ def open_image(content: bytes) -> Image.Image:
 
 
 def check_decodable(content: bytes, height: int, width: int) -> None:
-    """Raises NeedsPillow for a truncated file, of which a crop above the cut would look whole, and a size beyond
-    Pillow's limit; ValueError where the header has no size (DNL)."""
+    """Raises NeedsPillow for a truncated file, of which a crop may look whole, and beyond MAX_PIXELS; ValueError where
+    the header has no size (DNL)."""
     if not height or not width:
         raise ValueError(f"its header says {width} x {height} pixels")
     if not content.endswith(JPEG_END) or height * width > MAX_PIXELS:
@@ -188,7 +185,6 @@ def nvimgcodec_decoder() -> Decoder:
     with silence_stderr():
         library = importlib.import_module("nvidia.nvimgcodec")
         if [int(number) for number in re.findall(r"\d+", library.__version__)[:2]] < NVIMGCODEC_VERSION:
-            # it calls cudaMallocHost, which fails in a forked worker of a process that uses CUDA
             raise ImportError(f"version {library.__version__} cannot decode in workers beside CUDA; 0.9 can")
         backends = [library.Backend(library.BackendKind.CPU_ONLY)]
         decoder = library.Decoder(device_id=CPU_DEVICE_ID, backends=backends, max_num_cpu_threads=1, options="")
@@ -226,14 +222,14 @@ def torchcodec_decoder() -> Decoder:
 
 @dataclass(frozen=True)
 class DecoderLibrary:
-    """module: what is imported. package: what pip installs."""
+    """module: to import. package: to install."""
 
     open: Callable[[], Decoder]
     module: str
     package: str
 
 
-# By the names that the configuration's field `decoder` takes, in the order of `auto`: the fastest is first.
+# In the order of `auto`: the fastest is first.
 DECODERS = {
     "nvimgcodec": DecoderLibrary(nvimgcodec_decoder, "nvidia.nvimgcodec", "nvidia-nvimgcodec-cu13"),
     "torchcodec": DecoderLibrary(torchcodec_decoder, "torchcodec", "torchcodec"),
@@ -242,8 +238,7 @@ DECODERS = {
 
 
 def open_decoder(name: str) -> Decoder:
-    """Pillow decodes what the library cannot; '' is for packed pixels. The Decoder raises Pillow's error, of any
-    type."""
+    """Pillow decodes what the library cannot, and raises errors of any type. '': of packed pixels."""
     if not name:
         return cut_pixels
     by_library = DECODERS[name].open()
@@ -251,7 +246,7 @@ def open_decoder(name: str) -> Decoder:
     def decode(content: bytes, choose: ChooseCrop) -> Decoded:
         try:
             return by_library(content, choose)
-        except (NeedsPillow, RuntimeError):  # both libraries raise RuntimeError for what they do not know
+        except (NeedsPillow, RuntimeError):  # the libraries' own
             image, crop, _ = decode_by_pillow(content, choose)
             return Decoded(torch.from_numpy(numpy.array(image)), crop, by_pillow=True)
 
@@ -259,7 +254,7 @@ def open_decoder(name: str) -> Decoder:
 
 
 def resolve_decoder(config: Config) -> str:
-    """'' where nothing is decoded. Raises UserError for a named one that does not load."""
+    """'' where nothing is decoded. Raises UserError."""
     if config.loader == "synthetic" or (config.loader == "packed" and config.pack != "jpeg256"):
         return ""
     if config.decoder == "auto":
@@ -281,14 +276,14 @@ def import_problem(name: str) -> str | None:
     Image.new("RGB", (16, 16)).save(jpeg, "JPEG")
     try:
         DECODERS[name].open()(jpeg.getvalue(), centre_crop(16))
-    except Exception as error:  # a library for another glibc, CUDA or Python fails in a way of its own
+    except Exception as error:  # such as of another glibc or CUDA
         return f"it does not load ({type(error).__name__}: {one_line(error)})"
     return None
 
 
 @contextlib.contextmanager
 def silence_stderr() -> Iterator[None]:
-    """nvimgcodec reports NVIDIA's other libraries as errors where they are missing."""
+    """nvimgcodec reports missing libraries that it does not need."""
     sys.stderr.flush()
     saved_stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -300,14 +295,14 @@ def silence_stderr() -> Iterator[None]:
         os.close(null)
 
 
-MAX_REPLACEMENT_TRIES = 100  # that many unreadable files in a row are no accident
+MAX_REPLACEMENT_TRIES = 100  # files in a row
 
 ImageKey = tuple[int, int, int]
-"""Epoch, position in its order, index of the image."""
+"""Epoch, position, index of the image."""
 
 
 class ReadResult(NamedTuple):
-    """targets: of the images that could be read. problems: of the others."""
+    """problems: of images that could not be read."""
 
     targets: list[int]
     problems: list[str]
@@ -315,7 +310,7 @@ class ReadResult(NamedTuple):
 
 
 class ImageSource(Protocol):
-    """content: what a Decoder takes. target: a place in `classes`. name: for messages."""
+    """target: a place in `classes`. name: for messages."""
 
     classes: list[str]
 
@@ -347,11 +342,8 @@ class FolderSource:
 
 
 class ImageDataset:
-    """The images of a source, cropped to size x size.
-
-    open_decoder: called in the process that reads. classes: those of train/, so that a val/ that lacks one numbers
-    alike. replace_unreadable: by the next readable image.
-    """
+    """Cropped to size x size. open_decoder: called in the process that reads. classes: those of train/, for val/, too.
+    replace_unreadable: by the next image."""
 
     def __init__(
         self, source: ImageSource, open_decoder: Callable[[], Decoder], size: int, seed: int, classes: list[str]
@@ -386,15 +378,14 @@ class ImageDataset:
         return ReadResult(targets, problems, num_by_pillow)
 
     def crops(self, keys: list[ImageKey]) -> list[ChooseCrop]:
-        """The keys' positions must be a range."""
+        """Of consecutive positions."""
         if not self.augment:
             return [centre_crop(self.size)] * len(keys)
         epoch, first, _ = keys[0]
         return [random_crop(self.size, numbers) for numbers in random_numbers(self.seed, epoch, first, len(keys))]
 
     def _read_one(self, index: int, choose: ChooseCrop, out: torch.Tensor) -> tuple[int | None, str, bool]:
-        """Its target (None: nothing could be read), its problem ('' for none), and whether Pillow had to read it. A
-        worker's exception would arrive as a page of traceback."""
+        """Its target or None, its problem or '', and whether Pillow had to read it."""
         problem = ""
         for step in range(MAX_REPLACEMENT_TRIES if self.replace_unreadable else 1):
             number = (index + step) % len(self.source)
@@ -402,7 +393,7 @@ class ImageDataset:
                 pixels, crop, by_pillow = self.decode(self.source.content(number), choose)
                 resize_into(pixels, crop, out)
                 return self._target_of_class[self.source.target(number)], problem, by_pillow
-            except Exception as error:  # Pillow raises errors of many types for damaged files
+            except Exception as error:  # Pillow's are of many types
                 why = one_line(error) or type(error).__name__
                 problem = problem or f"{self.source.name(number)!r} is not a readable image ({why})"
         return None, problem, False

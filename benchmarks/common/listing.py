@@ -1,8 +1,7 @@
-"""The images of a folder of class folders, in ImageFolder's order, without a Python object for each of them. Needs no
-torch.
+"""The images of a folder of class folders, in ImageFolder's order, without a Python object for each. Needs no torch.
 
-Each entry is an image, or counted as left out, or refused by name. All ranks map an index in the cache folder, valid as
-long as no listed folder's ctime changes, which unpacking and copying do not set back.
+Each entry is an image, or counted as left out, or refused by name. Ranks map an index in the cache folder, valid as
+long as no folder's ctime changes.
 """
 
 import bisect
@@ -23,9 +22,9 @@ import numpy
 from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import hold_lock, home_folder, replace_atomically
+from benchmarks.common.files import hold_lock, replace_atomically
 
-# --- files of arrays, in the format of safetensors: an index of images, and packed images ---
+# --- files of arrays, as safetensors has them ---
 
 DTYPES: dict[str, numpy.dtype[Any]] = {
     "I64": numpy.dtype("<i8"),
@@ -41,12 +40,11 @@ ArrayShapes = dict[str, tuple[numpy.dtype[Any], tuple[int, ...]]]
 
 
 class DamagedFile(Exception):
-    """The file is not what its header says."""
+    """Not what its header says."""
 
 
 def file_header(metadata: dict[str, str], arrays: ArrayShapes, reserved_bytes: int = 0) -> bytes:
-    """The bytes before arrays of these types and shapes, those of larger elements first. reserved_bytes: its padded
-    length."""
+    """The bytes before these arrays, those of larger elements first. reserved_bytes: its padded length."""
     entries: dict[str, Any] = {"__metadata__": metadata}
     offset = 0
     for name, (dtype, shape) in arrays.items():
@@ -60,10 +58,9 @@ def file_header(metadata: dict[str, str], arrays: ArrayShapes, reserved_bytes: i
 
 
 def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
-    """Metadata and mapped arrays. Raises OSError, or DamagedFile where the file is not whole. Cut short later, it ends
-    its reader by SIGBUS."""
+    """Metadata and mapped arrays. Raises OSError, or DamagedFile where the file is not whole."""
     try:
-        # copy-on-write, so that torch takes the arrays without a warning; nobody writes
+        # copy-on-write: torch warns of arrays that it cannot write
         content = numpy.memmap(path, numpy.uint8, mode="c").view(numpy.ndarray)
         start = 8 + int.from_bytes(content[:8].tobytes(), "little")
         entries = json.loads(content[8:start].tobytes())
@@ -78,12 +75,12 @@ def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
         raise DamagedFile("its header is not readable") from None
 
 
-# --- what is no image, the listing and its index ---
+# --- the listing and its index ---
 
-# torchvision.datasets.folder.IMG_EXTENSIONS, copied so that this needs no torch; a test holds the two equal.
+# torchvision.datasets.folder's
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 FIRST_BYTES = {"JPEG": b"\xff\xd8\xff", "PNG": b"\x89PNG\r\n\x1a\n"}  # of the formats that are decoded
-# What systems and editors leave beside files, as names that begin with a dot.
+# What systems leave beside files, as names that begin with a dot
 SYSTEM_NAMES = ("__MACOSX", "Thumbs.db", "desktop.ini", "@eaDir", "lost+found")
 TEXT_NAMES = ("LICENSE", "README", "COPYING", "SHA256SUMS", "MD5SUMS")
 TEXT_ENDINGS = (
@@ -91,11 +88,10 @@ TEXT_ENDINGS = (
     *(".mat", ".idx", ".md5", ".sha256"),  # no text, and no image
 )
 VERSION = "3"
-NO_HOME = Path("/nonexistent")  # what Debian calls the home of users who have none
-LISTING_THREADS = 16  # folders: what a network file system takes to answer overlaps
+LISTING_THREADS = 16  # for network file systems
 LISTING_LIMIT_S = 4 * 3600.0  # that a process waits for another that lists
-MIN_INDEXED_IMAGES = 10_000  # images; fewer are listed in a blink
-MIN_FOLDER_AGE_NS = 2_000_000_000  # a folder changed that recently may change again with the same time
+MIN_INDEXED_IMAGES = 10_000
+MIN_FOLDER_AGE_NS = 2_000_000_000  # a younger one may change again with the same time
 
 
 def is_hidden(name: str) -> bool:
@@ -104,30 +100,29 @@ def is_hidden(name: str) -> bool:
 
 
 def why_left_out(name: str) -> str:
-    """'' for a file that is read."""
+    """'' for an image."""
     if is_hidden(name):
         return "hidden"
     return "text" if name in TEXT_NAMES or name.lower().endswith(TEXT_ENDINGS) else ""
 
 
 def format_names(names: Iterable[str]) -> str:
-    """Three names for a message, and how many more."""
+    """Three, and how many more."""
     names = sorted(names)
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(repr(name) for name in names[:3]) + rest
 
 
 class ImageListing:
-    """In the order of ImageFolder's samples. classes: sorted. sizes: bytes. left_out: entries that are no images, by
-    the reason."""
+    """sizes: bytes. left_out: numbers by reason."""
 
     def __init__(self, folder: Path, metadata: dict[str, str], arrays: Arrays):
         self.folder = folder
         self.classes: list[str] = json.loads(metadata["classes"])
         self.left_out: dict[str, int] = json.loads(metadata["left_out"])
         self.sizes = arrays["sizes"]
-        self._folders: list[str] = json.loads(metadata["folders"])  # the folders that hold images
-        # number of the first image of each of them, and of the one after the last
+        self._folders: list[str] = json.loads(metadata["folders"])  # with images
+        # number of the first image of each, and of the one after the last
         self._first = [*arrays["first"].tolist(), len(arrays["ends"])]
         self._class = arrays["class"].tolist()
         self._ends, self._names = arrays["ends"].data, arrays["names"].data
@@ -165,17 +160,14 @@ class ImageListing:
 
 
 def list_images(folder: Path) -> ImageListing:
-    """From the index of `folder` where that is valid, else listed, and indexed if they are many. Of several processes
-    one lists.
-
-    Links are followed. No file is opened. Raises OSError for what cannot be listed, and UserError for what is neither
-    an image in a class folder nor left out.
-    """
+    """From the index of `folder` where that is valid, else listed, by one of several processes. Links are followed.
+    Raises OSError for what cannot be listed, and UserError for what is neither an image in a class folder nor left
+    out."""
     index = index_path(folder)
     if found := _read_index(folder, index):
         return found
     with contextlib.ExitStack() as lock:
-        with contextlib.suppress(OSError):  # a cache that cannot be written, or a long wait, only costs time
+        with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
             index.parent.mkdir(parents=True, exist_ok=True)
             lock.enter_context(hold_lock(index.with_suffix(".lock"), LISTING_LIMIT_S))
             if found := _read_index(folder, index):
@@ -189,14 +181,13 @@ def list_images(folder: Path) -> ImageListing:
 
 
 def index_path(folder: Path) -> Path:
-    """In XDG_CACHE_HOME, or ~/.cache."""
-    cache = os.environ.get("XDG_CACHE_HOME") or (home_folder() or NO_HOME) / ".cache"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:16]
     return Path(cache) / "imagenet-parallel-benchmarks" / f"{name}.safetensors"
 
 
 def _read_index(folder: Path, index: Path) -> ImageListing | None:
-    """Images that are written anew in their place leave a folder's time: the sizes of its first and last tell."""
+    """Of images written anew in their place, which leaves a folder's time, the sizes of the first and last tell."""
     with contextlib.suppress(OSError, DamagedFile, KeyError):
         metadata, arrays = map_arrays(index)
         if metadata["version"] != VERSION:
@@ -221,8 +212,6 @@ def _write_index(index: Path, metadata: dict[str, str], arrays: Arrays) -> None:
 
 
 class _Folder(NamedTuple):
-    """time_ns: of its last change. refused: paths."""
-
     path: str
     time_ns: int
     images: list[tuple[bytes, int]]
@@ -232,7 +221,7 @@ class _Folder(NamedTuple):
 
 
 def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
-    """Metadata and arrays of an ImageListing, and whether all of `folder` was left alone for a while."""
+    """Of an ImageListing, and whether all of `folder` was left alone for a while."""
     began_ns = time.time_ns()
     top = _list_one(folder, "")
     classes = sorted(top.inner)
@@ -284,7 +273,7 @@ def _walk(folder: Path, name: str) -> Iterator[_Folder]:
 
 def _list_one(folder: Path, name: str) -> _Folder:
     path = os.path.join(folder, name)
-    # the time before it is listed: what comes meanwhile makes the index old
+    # the time before it is listed
     found = _Folder(name, os.stat(path).st_ctime_ns, [], [], [], [])
     with os.scandir(path) as entries:
         for entry in entries:
@@ -294,19 +283,19 @@ def _list_one(folder: Path, name: str) -> _Folder:
                 found.left_out.append(reason)
             elif entry.is_file() and entry.name.lower().endswith(IMG_EXTENSIONS):
                 found.images.append((os.fsencode(entry.name), entry.stat().st_size))
-            else:  # another ending, no file, or a link that leads nowhere
+            else:
                 found.refused.append(os.path.join(name, entry.name))
     found.images.sort()
     return found
 
 
-# --- the fingerprint of a data set ---
+# --- the fingerprint ---
 
 DIGITS = 16
 
 
 def fingerprint(data: Path) -> str:
-    """Of the names and sizes of all images of train/ and val/. Raises as list_images does."""
+    """Raises as list_images does."""
     return fingerprint_of(_classes(list_images(data / split)) for split in ("train", "val"))
 
 
@@ -316,7 +305,7 @@ def _classes(images: ImageListing) -> Iterator[tuple[str, list[tuple[str, int]]]
 
 
 def fingerprint_of(splits: Iterable[Iterable[tuple[str, list[tuple[str, int]]]]]) -> str:
-    """Of each split's classes, in order: names, and their images' sorted names and sizes in bytes."""
+    """Of each split's sorted classes, and their images' sorted names and sizes."""
     digest, class_names, num_images = hashlib.sha256(), set(), []
     for split in splits:
         num_images.append(0)

@@ -1,6 +1,6 @@
 """Images in, batches on the device out: the same global batches for every strategy and any number of ranks.
 
-Workers read images into memory that they share with the rank. On a GPU a thread copies each batch ahead of its step.
+Workers read images into memory that they share with the rank; on a GPU a thread copies batches ahead of their steps.
 """
 
 import collections
@@ -37,19 +37,19 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)  # as torchvision documents
 IMAGENET_STD = (0.229, 0.224, 0.225)
 IMAGENET_CLASSES = 1000
 MEMORY_FORMATS = {
-    "auto": torch.contiguous_format,  # where nobody resolved it; an unresolved precision computes in fp32, too
+    "auto": torch.contiguous_format,  # where nobody resolved it
     "contiguous": torch.contiguous_format,
     "channels_last": torch.channels_last,
 }
 
 Mark = Callable[[str], None]
-"""Called at the end of a phase, with its name."""
+"""Called at the end of a phase."""
 
 
 @dataclasses.dataclass
 class GlobalBatchSampler:
-    """One shard's part of every global batch of an epoch, as lists of ImageKey. shuffle: whole batches, of one
-    permutation after the other. Without, every image comes once, and the last batch may be short or empty."""
+    """One shard's part of every global batch of an epoch. shuffle: whole batches, of one permutation after the other.
+    Without, every image comes once, and the last batch may be short or empty."""
 
     num_images: int
     global_batch: int
@@ -92,8 +92,8 @@ class GlobalBatchSampler:
 
 
 class Batch(NamedTuple):
-    """uint8 NCHW images (channels last in memory) and int64 targets. problems: of each unreadable image. copied: on a
-    GPU, the event after their copy."""
+    """uint8 NCHW images (channels last in memory) and int64 targets. problems: of unreadable images. copied: the event
+    after their copy to a GPU."""
 
     images: torch.Tensor
     target: torch.Tensor
@@ -103,7 +103,7 @@ class Batch(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of a batch, for a worker. first: the place of its first image in the batch's buffer."""
+    """For a worker. first: the place of its first image in the batch's buffer."""
 
     buffer: int
     first: int
@@ -115,7 +115,7 @@ FilledPart = tuple[Part, ReadResult]
 
 
 class PartSampler:
-    """num_parts of each batch, nearly equal. The buffers take turns."""
+    """num_parts of each batch. The buffers take turns."""
 
     def __init__(self, batches: Iterable[list[ImageKey]], num_buffers: int, num_parts: int):
         self.batches, self.num_buffers, self.num_parts = batches, num_buffers, num_parts
@@ -129,7 +129,7 @@ class PartSampler:
 
 
 class BufferPool:
-    """Memory for num_buffers batches, which forked processes share, outside of /dev/shm. A DataLoader's dataset."""
+    """Memory for num_buffers batches, which forked processes share. A DataLoader's dataset."""
 
     def __init__(self, images: ImageDataset, num_buffers: int, num_images: int):
         shape = torch.Size((num_buffers, num_images, images.size, images.size, 3))
@@ -140,7 +140,7 @@ class BufferPool:
         places = self.pixels[part.buffer][part.first : part.first + len(part.keys)]
         return part._replace(keys=[]), self.images.read_into(places, part.keys)
 
-    __getitems__ = read  # what DataLoader asks a dataset for a batch
+    __getitems__ = read  # which DataLoader calls
 
     def batches(self, parts: Iterator[FilledPart]) -> Iterator[Batch]:
         of_batch: list[FilledPart] = []
@@ -151,7 +151,7 @@ class BufferPool:
                 of_batch = []
 
     def batch(self, parts: Sequence[FilledPart]) -> Batch:
-        """Pixels are copied only where an image could not be read."""
+        """Copies pixels only where an image could not be read."""
         targets = [target for _, result in parts for target in result.targets]
         last, of_last = parts[-1]
         if last.first + len(of_last.targets) == len(targets):
@@ -165,11 +165,8 @@ class BufferPool:
 
 
 class HostLoader:
-    """A pass over the batches of `sampler`. A Batch keeps its pixels until the next but one is requested.
-
-    config.workers: of each device. A worker reads for one device, so that a process which loads for 8 devices is as few
-    batches ahead as a rank that loads for one.
-    """
+    """A Batch keeps its pixels until the next but one is requested. A worker reads for one device, so that a process
+    which loads for 8 devices is as few batches ahead as a rank that loads for one."""
 
     def __init__(
         self,
@@ -199,28 +196,27 @@ def worker_processes(
     config: Config, num_workers: int, pool: BufferPool, parts: PartSampler
 ) -> "DataLoader[FilledPart]":
     return DataLoader(
-        pool,  # type: ignore[arg-type]  # torch types a dataset by its base class, and a batch's index as a list
+        pool,  # type: ignore[arg-type]
         batch_sampler=parts,  # type: ignore[arg-type]
         collate_fn=lambda filled: filled,
         num_workers=num_workers,
-        multiprocessing_context="fork",  # Python 3.14 would start them without the buffers
+        multiprocessing_context="fork",  # else, from Python 3.14 on, without the buffers
         prefetch_factor=PREFETCHED_PER_WORKER,
         timeout=config.timeout_s,
         persistent_workers=True,
-        generator=torch.Generator(),  # else it draws its workers' seeds from the generator of training
+        generator=torch.Generator(),  # else it draws seeds from training's
         worker_init_fn=_ignore_stop_signals if config.checkpoint_dir else None,
     )
 
 
 def _ignore_stop_signals(worker_id: int) -> None:
-    """Else a signal would end them before the rank's checkpoint."""
+    """Which would end them before the rank's checkpoint."""
     for signum in STOP_SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
 
 
 def prefetch_to_gpu(batches: Iterator[Batch], device: torch.device, num_batches: int) -> Iterator[Batch]:
-    """A thread pins batches, and copies them to the GPU on a stream of their own, num_batches ahead; 0: the step
-    copies."""
+    """A thread pins batches, and copies them on a stream of their own, num_batches ahead; 0: the step copies."""
     stream = loader_stream(device) if num_batches else None
 
     def pin_and_copy() -> Batch | None:
@@ -241,19 +237,19 @@ def prefetch_to_gpu(batches: Iterator[Batch], device: torch.device, num_batches:
 
 
 def _set_up_thread(device: torch.device) -> None:
-    torch.cuda.set_device(device)  # a new thread would set up the first GPU, on every rank
-    torch.set_num_threads(1)  # of this thread alone: pinning would start one on every core, beside the loader's workers
+    torch.cuda.set_device(device)  # else it would set up the first GPU, on every rank
+    torch.set_num_threads(1)  # of this thread: pinning would start one on every core
 
 
 @functools.cache
 def loader_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for all loaders: torch keeps the memory of each stream for that stream."""
+    """One for all loaders: torch keeps memory by stream."""
     return torch.cuda.Stream(device)
 
 
 class Loader:
-    """Normalised NCHW images on the device, bfloat16 where config.precision is bf16, else float32, and int64 targets.
-    resolved: what each `auto` came to."""
+    """Normalised NCHW images on the device, bfloat16 or float32, and int64 targets. resolved: what each `auto` came
+    to."""
 
     def __init__(
         self,
@@ -287,7 +283,7 @@ class Loader:
         return self.with_marks(lambda phase: None)
 
     def with_marks(self, mark: Mark) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """mark gets "data", waiting for a batch; "copy", its way to the device; and "other", all before either."""
+        """mark gets "data", "copy", and "other", which comes before either."""
         host_batches = iter(self.host_batches)
         while True:
             mark("other")
@@ -302,8 +298,7 @@ class Loader:
                 yield on_device
 
     def fetch(self, host_batches: Iterator[Batch]) -> Batch | None:
-        """None at the end. Raises UserError for an unreadable file, unless config.skip_bad_files, and where the workers
-        give no batch."""
+        """None at the end. Raises UserError for an unreadable file, and where the workers give no batch."""
         try:
             batch = next(host_batches, None)
         except RuntimeError as error:
@@ -328,12 +323,12 @@ class Loader:
             stream = torch.cuda.current_stream(self.device)
             stream.wait_event(batch.copied)
             for tensor in (images, target):
-                tensor.record_stream(stream)  # else a later copy could get the memory that this stream still reads
+                tensor.record_stream(stream)  # else a later copy could get memory that this stream still reads
         images, target = (tensor.to(self.device, non_blocking=True) for tensor in (images, target))
         return (self.normalised(images) if images.dtype == torch.uint8 else images), target
 
     def normalised(self, images: torch.Tensor) -> torch.Tensor:
-        """In float32. On a GPU one kernel; on the CPU the proof's reference to the last bit."""
+        """In float32. On a GPU one kernel; on the CPU as the proof's reference, to the last bit."""
         if self.device.type == "cpu":
             floats = images.to(torch.float32, memory_format=self.memory_format).sub_(self.mean).div_(self.std)
             return floats.to(self.dtype)
@@ -364,7 +359,7 @@ def _explain_failure(error: RuntimeError) -> Exception:
 
 
 class SyntheticBatches:
-    """One random batch, already on the device."""
+    """One random batch on the device."""
 
     def __init__(self, config: Config, sampler: GlobalBatchSampler, device: torch.device):
         self.sampler = sampler
@@ -379,19 +374,16 @@ class SyntheticBatches:
 
 
 def build_loaders(config: Config, rank: Rank, only_rank0_reads: bool = False) -> tuple[Loader, Loader]:
-    """The training and the validation Loader of one rank. Rank r of n reads part r of the n of each global batch.
-
-    only_rank0_reads: every rank trains on the whole batch, which rank 0 reads with the workers of all; the others get
-    targets to receive into. Validation is shared as always. Raises UserError where the batch does not divide or the
-    data are unfit.
-    """
+    """Training and validation. Rank r of n reads part r of the n of each global batch. only_rank0_reads: rank 0 reads
+    all training images, with the workers of all; others get targets to receive into. Raises UserError where the batch
+    does not divide or the data are unfit."""
     own_shard = rank.rank, rank.world_size
     train_shard = (0, 1) if only_rank0_reads else own_shard
     if config.global_batch % train_shard[1]:
         raise UserError(
             f"global_batch {config.global_batch} is not a multiple of {rank.world_size} ranks; change one of them"
         )
-    is_synthetic = config.loader == "synthetic"  # one random batch, in an epoch of ImageNet's length, and no validation
+    is_synthetic = config.loader == "synthetic"  # an epoch of ImageNet's length, and no validation
     num_train, num_val, classes = IMAGENET_TRAIN_IMAGES, 0, [str(number) for number in range(IMAGENET_CLASSES)]
     resolved: dict[str, str | int] = {}
     if not is_synthetic:
@@ -423,14 +415,12 @@ def build_loaders(config: Config, rank: Rank, only_rank0_reads: bool = False) ->
 
 
 def _unread_batches(sampler: GlobalBatchSampler, device: torch.device) -> list[Batch]:
-    """Batches without images, with targets on the device to receive into."""
     target = torch.zeros(sampler.shard_images, dtype=torch.int64, device=device)
     return [Batch(torch.empty(0, device=device), target)] * sampler.num_steps
 
 
 def open_datasets(config: Config) -> tuple[ImageDataset, ImageDataset]:
-    """train/ and val/ of config.data, as files or packed. Training has random crops and flips, validation centre crops.
-    Raises UserError."""
+    """train/ and val/, as files or packed. Validation has centre crops. Raises UserError."""
     sources: Sequence[ImageSource]
     if config.loader == "packed":
         from benchmarks.common.packed import open_packs

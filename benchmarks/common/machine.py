@@ -1,5 +1,5 @@
-"""This machine as a rank sees it. NPROC, THREADS_PER_RANK, DEVICE and a launcher's NUM_GPUS come before what is found.
-torch is imported only where there are signs of a GPU."""
+"""This machine. NPROC, THREADS_PER_RANK, DEVICE and a launcher's NUM_GPUS come before what is found. torch is imported
+only where there are signs of a GPU."""
 
 import contextlib
 import hashlib
@@ -18,17 +18,17 @@ from benchmarks.common.errors import Unavailable, UserError
 
 DEVICES = Path("/dev")
 PATTERNS = ("nvidia[0-9]*", "dxg", "kfd", "dri/renderD*", "accel/accel*")
-"""Below /dev: NVIDIA's GPUs; those of Windows in WSL; AMD's compute driver; GPUs of all makers; other accelerators."""
+"""Below /dev: NVIDIA's GPUs; those of Windows in WSL; AMD's; all makers' GPUs; other accelerators."""
 REMEDY = "`rm -rf .venv && ./bench setup` installs the build that fits, CUDA_VISIBLE_DEVICES= trains on the CPU"
 CONTROL_GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 VECTOR_FLAGS = re.compile(r"(avx|amx|sse|ssse|fma|f16c|bmi|vnni|sve|sme(?!p)|asimd|neon|bf16|i8mm)\w*")
-"""Of /proc/cpuinfo: what kernels are chosen by. The other flags change with the Linux kernel."""
+"""By which kernels are chosen. Other flags change with Linux."""
 BOARD_FILES = ("sys_vendor", "product_name", "board_vendor", "board_name", "board_version")  # without root's rights
 HASH_DIGITS = 12
 
 
 def number_from_env(name: str, what: str, least: int = 1) -> int | None:
-    """None where it is not set. Raises UserError, which says that it must be `what`."""
+    """None where it is not set. Raises UserError."""
     text = os.environ.get(name, "")
     if not text:
         return None
@@ -44,7 +44,7 @@ def num_gpus() -> int:
 
 
 def num_ranks() -> int:
-    """Ranks on this machine: NPROC, else one a GPU, else the tasks a node of a Slurm job, else 2."""
+    """Here: NPROC, else one a GPU, else the tasks a node of a Slurm job, else 2."""
     tasks = number_from_env("SLURM_NTASKS_PER_NODE", "a number of ranks a node")
     return number_from_env("NPROC", "a number of ranks") or num_gpus() or tasks or 2
 
@@ -62,24 +62,22 @@ def resolve_num_workers(requested: int | str, on_gpu: bool) -> int:
 
 def num_cores() -> int:
     """That this process may run on, within its container's quota."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.floor(min(allowed, quota_cores())))
+    return max(1, math.floor(min(len(os.sched_getaffinity(0)), quota_cores())))
 
 
 def quota_cores(folder: Path = CONTROL_GROUPS, membership: Path = MEMBERSHIP) -> float:
-    """Infinity without a quota, such as `docker run --cpus` sets. folder: of control groups of version 2 or 1 (man 7
-    cgroups)."""
+    """Infinity without a quota. folder: of control groups of version 2 or 1 (man 7 cgroups)."""
     return min(map(_quota_of_group, control_groups("cpu", folder, membership)), default=math.inf)
 
 
 def control_groups(controller: str, folder: Path = CONTROL_GROUPS, membership: Path = MEMBERSHIP) -> list[Path]:
-    """This process's groups that may limit what the controller counts, and those around."""
+    """Of this process, and those around."""
     groups: list[Path] = []
     for line in _text(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
             top = folder / controllers
-            group = top / path.strip("/")  # in a container this may be the host's path, and top the container's group
+            group = top / path.strip("/")  # in a container this may be the host's path, and top its group
             groups += [each for each in (group, *group.parents) if each.is_relative_to(top)]
     return groups
 
@@ -98,7 +96,7 @@ def list_devices(folder: Path = DEVICES) -> list[str]:
 
 
 def wants_cpu() -> bool:
-    """Raises UserError for another value of DEVICE than cpu."""
+    """Raises UserError for another DEVICE than cpu."""
     device = os.environ.get("DEVICE", "")
     if device not in ("", "cpu"):
         raise UserError(f"DEVICE is {device!r}, but must be cpu, or empty for the GPUs that are here")
@@ -106,30 +104,31 @@ def wants_cpu() -> bool:
 
 
 def visible_devices() -> list[str] | None:
-    """Of CUDA_VISIBLE_DEVICES, up to a -1 or an empty name; None where it is not set."""
+    """Of CUDA_VISIBLE_DEVICES; None where it is not set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return None
     names = [name.strip() for name in visible.split(",")]
-    return [*itertools.takewhile(lambda name: name not in ("", "-1"), names)]  # a UUID may hold "-1", too
+    return [*itertools.takewhile(lambda name: name not in ("", "-1"), names)]  # CUDA's list ends there
 
 
 def usable_gpus() -> int:
-    """That torch can run kernels on. Raises UserError where torch cannot use an NVIDIA GPU that is there, or could use
-    another maker's."""
+    """Raises UserError where torch cannot use an NVIDIA GPU that is there, or is built for other makers'."""
     named, nodes, has_tool = visible_devices(), list_devices(DEVICES), bool(shutil.which("nvidia-smi"))
     if wants_cpu() or named == [] or not (nodes or has_tool):
         return 0
-    # As NVML and nvidia-smi number GPUs. CUDA's own order is by speed: telemetry would be of others than those in use.
+    # As NVML numbers GPUs, for telemetry. CUDA's own order is by speed.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     import torch
 
     build, found = f"torch {torch.__version__}", torch.accelerator.current_accelerator(check_available=True)
     if torch.version.hip or (found and found.type != "cuda"):
-        other = "is built for ROCm" if torch.version.hip or not found else f"has {found.type.upper()}"
-        raise UserError(f"{build} {other}, and the suite uses NVIDIA GPUs and CPUs only; DEVICE=cpu trains on the CPU")
+        raise UserError(
+            f"{build} is built for {'ROCm' if torch.version.hip else found}, and the suite uses NVIDIA GPUs and CPUs "
+            "only; DEVICE=cpu trains on the CPU"
+        )
     if not torch.cuda.is_available():
-        # nvidia-smi alone: a cluster's login node. dxg alone: a GPU of another maker in WSL.
+        # nvidia-smi alone: a login node. dxg alone: another maker's GPU in WSL.
         if not any(node.startswith("nvidia") or (node == "dxg" and has_tool) for node in nodes):
             return 0
         setting = "" if named is None else f" with CUDA_VISIBLE_DEVICES={','.join(named)}"
@@ -159,8 +158,7 @@ def _why_no_cuda() -> str:
 
 
 def has_kernels(built_for: list[str], capability: tuple[int, int]) -> bool:
-    """built_for: torch.cuda.get_arch_list(). Machine code runs on its own major version from its minor one on, PTX on
-    all later ones."""
+    """Machine code (sm_) runs on its own major version from its minor one on, PTX (compute_) on all later ones."""
     for name in built_for:
         kind, _, digits = name.rstrip("af").partition("_")
         version = int(digits[:-1]), int(digits[-1])
@@ -170,22 +168,20 @@ def has_kernels(built_for: list[str], capability: tuple[int, int]) -> bool:
 
 
 def missing_compiler(on_gpu: bool) -> str:
-    """What to install; empty where nothing is missing, if torch finds a C++ compiler. Triton compiles its launchers
-    from C (triton/runtime/build.py)."""
-    named = os.environ.get("CC")  # which Triton takes for one program
+    """'' where nothing is missing, if torch finds a C++ compiler. Triton compiles from C (triton/runtime/build.py)."""
+    named = os.environ.get("CC")
     if on_gpu and not any(shutil.which(name) for name in ([named] if named else ["gcc", "clang"])):
         there = f"CC={named} is not there; unset CC" if named else "there is none; install gcc"
-        return f"torch.compile on a GPU needs a C compiler, and {there}, or name one in CC"
+        return f"torch.compile on a GPU needs a C compiler, and {there}"
     if on_gpu and not find_spec("triton"):
-        return "torch.compile on a GPU needs the package triton, and there is none; pip install triton"
+        return "torch.compile on a GPU needs triton; pip install triton"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        return "torch.compile needs Python's headers, and there are none; install python3-dev"
+        return "torch.compile needs Python's headers; install python3-dev"
     return ""
 
 
 def prepare_compiler(on_gpu: bool) -> None:
-    """Have torch compile in as many processes as the rank has threads. Raises Unavailable where nothing can be
-    compiled."""
+    """In as many processes as the rank has threads. Raises Unavailable where nothing can be compiled."""
     if why := missing_compiler(on_gpu):
         raise Unavailable(why)
     import torch
@@ -193,12 +189,12 @@ def prepare_compiler(on_gpu: bool) -> None:
     from torch._inductor.cpp_builder import get_cpp_compiler
 
     try:
-        get_cpp_compiler()  # as torch takes CXX
+        get_cpp_compiler()
     except RuntimeError:  # InvalidCxxCompiler
         named = os.environ.get("CXX")
         there = f"CXX={named} does not start; unset CXX" if named else "there is none; install g++"
-        raise Unavailable(f"torch.compile needs a C++ compiler, and {there}, or name one in CXX") from None
-    if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:  # torch takes up to 32 for each rank of a machine
+        raise Unavailable(f"torch.compile needs a C++ compiler, and {there}") from None
+    if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:  # torch takes up to 32 for each rank
         inductor.compile_threads = torch.get_num_threads()
 
 
@@ -213,7 +209,7 @@ def machine_facts() -> dict[str, int | str]:
 
 
 def host(env: Mapping[str, str]) -> str:
-    """A hash that names this machine; in a Slurm job of several nodes, all of them."""
+    """A hash; in a Slurm job of several nodes, of all."""
     name = platform.node()
     if env.get("SLURM_JOB_NUM_NODES", "1") != "1" and env.get("SLURMD_NODENAME") == name.partition(".")[0]:
         return _hash(["nodes", env.get("SLURM_CLUSTER_NAME", ""), env.get("SLURM_JOB_NODELIST", "")])
@@ -222,7 +218,6 @@ def host(env: Mapping[str, str]) -> str:
 
 
 def vector_flags() -> list[str]:
-    """Sorted; [] where Linux does not say."""
     flags = next(_cpuinfo("flags", "Features"), "")
     return sorted(flag for flag in flags.split() if VECTOR_FLAGS.fullmatch(flag))
 
@@ -243,7 +238,7 @@ def driver_version() -> str:
 
 
 def nccl_conf(env: Mapping[str, str]) -> str:
-    """A hash of the files with NCCL's variables; "none" without any (nccl/src/misc/param.cc, initEnvFunc)."""
+    """A hash of NCCL's own files (nccl/src/misc/param.cc, initEnvFunc)."""
     own = env.get("NCCL_CONF_FILE") or Path.home() / ".nccl.conf"
     texts = [_text(Path(own)), _text(Path("/etc/nccl.conf"))]
     return f"#{_hash(texts)}" if any(texts) else "none"
@@ -255,7 +250,6 @@ def _cpuinfo(*names: str) -> Iterator[str]:
 
 
 def boot_id() -> str:
-    """Tells the clocks of machines apart."""
     return _text(Path("/proc/sys/kernel/random/boot_id"))
 
 

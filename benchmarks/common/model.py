@@ -1,4 +1,4 @@
-"""The model, its optimizer and its learning rate: the same for every strategy."""
+"""The model, its optimizer and its learning rate."""
 
 import dataclasses
 import functools
@@ -23,8 +23,7 @@ from benchmarks.common.loader import MEMORY_FORMATS
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """parts: a model's own modules in order, a list for each residual block; the first has the stem, the last the
-    head."""
+    """parts: a model's own modules in order, a list for each residual block, with the stem and the head."""
 
     model: type[nn.Module]
     blocks: tuple[type[nn.Module], ...]
@@ -33,7 +32,7 @@ class Family:
 
 
 def family_of(net: nn.Module) -> Family:
-    """Also of a model whose class is derived from torchvision's, as fully_shard does."""
+    """fully_shard derives a class of its own."""
     return next(family for family in FAMILIES.values() if isinstance(net, family.model))
 
 
@@ -121,8 +120,7 @@ FAMILIES = {
 
 
 def build_model(config: Config, num_classes: int) -> nn.Module:
-    """On the CPU, with weights drawn from config.seed, the same on every rank. In bf16 only its forward pass computes
-    in it."""
+    """On the CPU, drawn from config.seed. In bf16 its forward pass autocasts."""
     torch.manual_seed(config.seed)
     model = draw_model(config, num_classes)
     if config.norm == "sync":
@@ -134,13 +132,13 @@ def build_model(config: Config, num_classes: int) -> nn.Module:
     return model
 
 
-ADAM_BETA2 = 0.999  # torch's default, and that of arXiv:2201.03545
+ADAM_BETA2 = 0.999  # as in arXiv:2201.03545
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class InBf16(nn.Module):
-    """Another `forward` on the module itself would be called by DataParallel's replicas."""
+    """A class: DataParallel's replicas would call a `forward` set on the module."""
 
     float32_output = True
 
@@ -151,7 +149,7 @@ class InBf16(nn.Module):
 
 
 def autocast_forward(config: Config, module: ModuleT, float32_output: bool = True) -> ModuleT:
-    """float32_output: of scores; activations between stages stay bf16."""
+    """float32_output: of scores."""
     if config.precision == "bf16":
         kind = type(module)
         module.__class__ = type(f"{kind.__name__}InBf16", (InBf16, kind), {"float32_output": float32_output})
@@ -159,8 +157,7 @@ def autocast_forward(config: Config, module: ModuleT, float32_output: bool = Tru
 
 
 def refuse_single_values(config: Config, num_classes: int, num_images: int) -> None:
-    """Raises UserError where BatchNorm would train on one value a channel. num_images: that pass through the model
-    together."""
+    """Raises UserError where BatchNorm would train on one value a channel."""
     if num_images > 1 or config.norm == "group":
         return
     try:
@@ -177,8 +174,7 @@ def flops_per_image(config: Config, num_classes: int) -> int:
     """Of training: convolutions and products, a multiply-add counted as 2, three times a forward pass
     (arXiv:2204.02311, appendix B)."""
     with torch.device("meta"):
-        # eval: BatchNorm refuses to train on a single value a channel, which is what one small image has
-        net = draw_model(config, num_classes).eval()
+        net = draw_model(config, num_classes).eval()  # BatchNorm refuses to train on one small image
         image = torch.empty(1, 3, config.image_size, config.image_size)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         net(image)
@@ -199,7 +195,7 @@ def optimizer_of(config: Config) -> tuple[type[torch.optim.Optimizer], dict[str,
 
 
 def state_of_zeros(config: Config, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What the optimizer keeps of a parameter, as before the first step."""
+    """The optimizer's state of a parameter, as before the first step."""
     if ARCHITECTURES[config.arch].optimizer == "AdamW":
         num_steps = torch.zeros((), device=parameter.device if config.fused else "cpu")
         return {"step": num_steps} | {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
@@ -207,16 +203,15 @@ def state_of_zeros(config: Config, parameter: torch.Tensor) -> dict[str, torch.T
 
 
 def start_momentum(optimizer: torch.optim.Optimizer) -> None:
-    """SGD's fused update starts from memory that nobody has written (torch.optim.sgd._fused_sgd), and keeps it where a
-    gradient scaler skips the first step."""
+    """SGD's fused update starts from unwritten memory (torch.optim.sgd._fused_sgd), and keeps it where a gradient
+    scaler skips the first step."""
     for group in optimizer.param_groups:
         for parameter in group["params"] if group.get("momentum") else ():
             optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
 
 
 def learning_rate(config: Config, epoch: float) -> float:
-    """`epoch` is a real number: a linear warm-up, then constant, divided by 10 every 30 epochs, or a cosine to 0
-    (arXiv:1608.03983 without restarts)."""
+    """epoch: a real number. Cosine: arXiv:1608.03983 without restarts."""
     peak = peak_learning_rate(config)
     if epoch < config.lr_warmup_epochs:
         return peak * epoch / config.lr_warmup_epochs
@@ -229,7 +224,7 @@ def learning_rate(config: Config, epoch: float) -> float:
 
 
 def peak_learning_rate(config: Config) -> float:
-    """For this global batch: SGD by arXiv:1706.02677, AdamW by its square root (arXiv:2205.10287)."""
+    """SGD: arXiv:1706.02677. AdamW: arXiv:2205.10287."""
     if ARCHITECTURES[config.arch].optimizer == "AdamW":
         return config.lr * math.sqrt(config.global_batch / config.lr_batch)
     return config.lr * config.global_batch / config.lr_batch

@@ -1,8 +1,7 @@
-"""All images of train/ or val/ in one file, mapped into memory, for `loader: packed`. Needs no torch.
+"""All images of train/ or val/ in one safetensors file, mapped into memory, for `loader: packed`. Needs no torch.
 
-A safetensors file. `images` holds all bytes, uint8; `starts` and `ends`, int64, each image's place; `shapes` height and
-width, int32; `targets` its class, int32; `checksums` its CRC-32, uint32. The tables have the folder's order, the bytes
-another one.
+`images` holds all bytes, uint8; `starts` and `ends`, int64, each image's place; `shapes` height and width, int32;
+`targets` its class, int32; `checksums` its CRC-32, uint32. Only `images` is not in the folder's order.
 """
 
 import json
@@ -22,8 +21,7 @@ SPLITS = ("train", "val")
 
 
 class PackedSource:
-    """An image is its JPEG's bytes, or pixels, uint8 (height, width, 3). Raises OSError, or DamagedFile where the file
-    is not whole, or of another kind or version."""
+    """Raises OSError, or DamagedFile where the file is not whole, or of another kind or version."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -39,7 +37,7 @@ class PackedSource:
         return len(self._targets)
 
     def content(self, index: int) -> numpy.ndarray | bytes:
-        """Raises ValueError for an image that was not readable when it was packed, or was damaged since."""
+        """A JPEG's bytes, or pixels, uint8 (height, width, 3). Raises ValueError for an unreadable image."""
         stored = self.stored(index)
         if not len(stored):
             raise ValueError("it was not readable when it was packed")
@@ -56,7 +54,7 @@ class PackedSource:
         return int(self._targets[index])
 
     def stored(self, index: int) -> numpy.ndarray:
-        """uint8; none where it could not be decoded when it was packed."""
+        """uint8; none where it was not readable when it was packed."""
         return self._images[self._starts[index] : self._ends[index]]
 
 
@@ -71,7 +69,7 @@ def has_files(data: str) -> bool:
 
 
 def open_packs(config: Config) -> list[PackedSource]:
-    """Train and val, of the images of config.data, where that has any. Raises UserError."""
+    """Of the images of config.data, where that has any. Raises UserError."""
     try:
         expected = fingerprint(Path(config.data)) if has_files(config.data) else ""
     except OSError as error:
@@ -81,8 +79,7 @@ def open_packs(config: Config) -> list[PackedSource]:
 
 
 def open_pack(config: Config, split: str, expected: str = "") -> PackedSource:
-    """expected: the fingerprint that it must have; empty: any. Raises UserError. Checksums are compared when a JPEG is
-    read, which costs 2 %."""
+    """expected: its fingerprint; empty: any. Raises UserError."""
     path = pack_path(config, split)
     again = f"./bench data pack --pack {config.pack} --data {shlex.quote(config.data)} writes it"
     try:

@@ -1,15 +1,13 @@
-"""Where the time of a step goes, of steps after the timed windows and the last evaluation (--account-steps).
+"""Where the time of a step goes, of steps after the last evaluation (--account-steps).
 
-Every mark books the time since the mark before it on a phase, so that phases leave no gap. On a GPU, marks are events
-in its queue.
+Every mark books the time since the mark before it on a phase, so that phases leave no gap. On a GPU, marks are events.
 
-- data: in Loader.fetch. copy: in Loader.to_device, or what the device still waits for of an earlier copy.
-- forward: to the start of the backward pass. backward: to the optimizer's update. optimizer: the update. other: the
-  rest.
+- data: in Loader.fetch. copy: in Loader.to_device.
+- forward: to the start of the backward pass. backward: to the optimizer's update.
 - exposed communication: how much longer forward and backward take than in a twin without communication, with the wait
   for slower ranks.
-- wait: where communication cannot be left out, as in a pipeline, the time of forward and backward in which no module
-  and no backward pass runs. FSDP and local SGD wait within other phases: there it is empty.
+- wait: where communication cannot be left out, as in a pipeline: when neither a module nor a backward pass runs. FSDP
+  and local SGD wait within other phases.
 """
 
 import contextlib
@@ -28,12 +26,12 @@ from benchmarks.common.rank import Rank, synchronize
 from benchmarks.common.strategy import AllReduce, Exchange, Strategy
 
 MARKED_PHASES = ("data", "copy", "forward", "backward", "wait", "optimizer", "other")
-WHOLE = "step"  # all phases together: step_ms in steps.csv
+WHOLE = "step"
 Marks = list[tuple[str, Moment]]
-"""(phase that ends here, moment) in order; the first one's phase is empty."""
+"""(phase that ends here, moment); the first one's phase is empty."""
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 Advance = Callable[[Batches, float], None]
-"""Takes one optimizer step on the next batch, with a learning rate."""
+"""Takes a step on the next batch, with a learning rate."""
 
 
 class PhaseRecorder:
@@ -52,8 +50,8 @@ class PhaseRecorder:
 
 
 def break_down_steps(strategy: Strategy, advance: Advance) -> tuple[list[dict], dict]:
-    """Rows for steps.csv, and columns for runs.csv. Exposed communication that cannot be left out is 0 on one device,
-    and unknown on several."""
+    """Rows for steps.csv, and columns for runs.csv. Exposed communication is 0 on one device, and unknown where it
+    cannot be left out."""
     config, rank, exchange = strategy.config, strategy.rank, strategy.exchange or Exchange()
     num_devices = rank.world_size * len(rank.devices)
     without = exchange.without if num_devices > 1 else None
@@ -68,7 +66,7 @@ def break_down_steps(strategy: Strategy, advance: Advance) -> tuple[list[dict], 
         return recorder.record(work)
 
     def step() -> None:
-        advance(batches, 0.0)  # learning rate 0: the same work, and the ranks' weights stay together
+        advance(batches, 0.0)  # the same work, and the ranks' weights stay together
 
     works: dict[str, Callable[[], None]] = {"step": step}
     if without is not None:
@@ -100,7 +98,7 @@ def break_down_steps(strategy: Strategy, advance: Advance) -> tuple[list[dict], 
 def _interleave(
     works: Mapping[str, Callable[[], None]], num_times: int, recorded: Callable[[Callable[[], None]], Marks]
 ) -> dict[str, list[Marks]]:
-    """The marks of each work, num_times in alternating orders, after one time that does not count."""
+    """num_times in alternating orders, after one time that does not count."""
     for work in works.values():
         recorded(work)
     marks_of: dict[str, list[Marks]] = {name: [] for name in works}
@@ -121,7 +119,7 @@ def _within(
 
 
 class _BackwardHooks:
-    """Marks where a backward pass starts, and where `waits` its end, after which time is booked on `wait`."""
+    """Marks where a backward pass starts, and, where `waits`, its end."""
 
     def __init__(self, mark: Mark, waits: bool):
         self.mark, self.waits = mark, waits
@@ -140,7 +138,7 @@ class _BackwardHooks:
             Variable._execution_engine.queue_callback(self._after_wrappers)
 
     def _after_wrappers(self) -> None:
-        """Wrappers such as FSDP have queued callbacks of their own meanwhile: the end comes after those."""
+        """Their own callbacks, queued meanwhile, come before the end."""
         Variable._execution_engine.queue_callback(self._end)
 
     def _end(self) -> None:
@@ -150,7 +148,6 @@ class _BackwardHooks:
 
 @contextlib.contextmanager
 def _hooks(mark: Mark, strategy: Strategy, waits: bool) -> Iterator[None]:
-    """Have the phases of a step leave marks by torch's hooks."""
     optimizer, criterion = strategy.optimizer, strategy.criterion
     backward = _BackwardHooks(mark, waits)
     depth = 0
@@ -172,8 +169,7 @@ def _hooks(mark: Mark, strategy: Strategy, waits: bool) -> Iterator[None]:
             mark("forward")
             backward.watch(output)
 
-    # Horovod waits for communication in step(), and calls the step of the optimizer that it wraps, whose hooks these
-    # are too: the last mark before the update ends the wait.
+    # Horovod's step() waits, and calls the wrapped optimizer's, which has these hooks, too: the last mark counts.
     handles = [
         criterion.register_forward_hook(lambda _module, _inputs, loss: backward.watch(loss)),
         optimizer.register_step_pre_hook(lambda *_: mark("wait" if waits else "backward")),
@@ -206,7 +202,7 @@ def _of_all_ranks(steps: list[dict[str, float]], rank: Rank, all_reduce: AllRedu
 
 
 def gather(values: Sequence[float], rank: Rank, all_reduce: AllReduce) -> torch.Tensor:
-    """Every rank's values on every rank: float64 (ranks, values)."""
+    """float64 (ranks, values), on every rank."""
     table = torch.zeros(rank.world_size, len(values), dtype=torch.float64, device=rank.device)
     table[rank.rank] = torch.tensor(values, dtype=torch.float64)
     return all_reduce(table)
@@ -224,13 +220,13 @@ def _compute_ms(phases_ms: dict[str, float]) -> float:
 
 
 def _row(step: dict[str, float], twin: dict[str, float], exposed_ms: float | None) -> dict:
-    """forward and backward are those of the twin without communication."""
+    """With the twin's forward and backward."""
     phases_ms = step | {"forward": twin["forward"], "backward": twin["backward"]}
     return {f"{phase}_ms": ms for phase, ms in phases_ms.items()} | {"exposed_comm_ms": exposed_ms}
 
 
 def _summary(rows: list[dict], comm_ms: list[float]) -> dict:
-    """Means in ms for runs.csv. overlap_pct: how much of the communication's own time the backward pass hid."""
+    """Means in ms. overlap_pct: how much of the communication's own time was hid."""
     exposed = statistics.fmean(row["exposed_comm_ms"] for row in rows)
     if not comm_ms:
         return {"exposed_comm_ms": exposed}

@@ -16,7 +16,7 @@ from benchmarks.common.config import Config, resolve_global_batch, resolve_memor
 from benchmarks.common.errors import UserError
 from benchmarks.common.machine import num_cores, number_from_env, prepare_compiler, processor_name, usable_gpus
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # in a run with checkpoints each asks for one
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # each asks for a checkpoint
 CPU = torch.device("cpu")
 LAUNCHERS = {  # what each sets: rank, local_rank, world_size, ranks of this node
     "torchrun": ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
@@ -33,10 +33,8 @@ class NotStarted(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Rank:
-    """One process among `world_size`, of which `local_world_size` are on this machine.
-
-    devices: GPUs, or the CPU. init_method: where the ranks of a process group meet, and, in a file, who this one is.
-    """
+    """One process among `world_size`, of which `local_world_size` are on this machine. devices: GPUs, or the CPU.
+    init_method: for init_process_group."""
 
     rank: int = 0
     local_rank: int = 0
@@ -47,8 +45,8 @@ class Rank:
 
     @classmethod
     def from_env(cls, launcher: str, devices_per_rank: int = 1, env: Mapping[str, str] = os.environ) -> "Rank":
-        """As `launcher` (torchrun, horovodrun or srun) describes it. Raises NotStarted where it did not start this
-        process, and UserError for a bad variable and too few GPUs."""
+        """launcher: torchrun, horovodrun or srun. Raises NotStarted where it did not start this process, and UserError
+        for a bad variable and too few GPUs."""
         names = LAUNCHERS[launcher]
         if missing := [name for name in names[:3] if name not in env]:
             text = f"{launcher} did not start this process: {', '.join(missing)} not set; "
@@ -61,7 +59,7 @@ class Rank:
             local_world_size = -(-world_size // int(env.get("SLURM_STEP_NUM_NODES") or 1))
         else:
             local_world_size = int(env.get(names[3]) or world_size)
-        # on one machine the launchers of this suite name a file, beside which nothing listens
+        # on one machine launchers name a file, so that nothing listens
         path = env.get("RENDEZVOUS_FILE", "")
         if launcher == "srun" and not path and not env.get("MASTER_ADDR"):
             raise UserError(
@@ -74,7 +72,7 @@ class Rank:
 
     @classmethod
     def alone(cls, num_devices: int = 1) -> "Rank":
-        """One process on the first num_devices GPUs, as far as there are so many."""
+        """On at most num_devices GPUs."""
         return cls(devices=rank_devices(0, max(1, min(num_devices, usable_gpus()))))
 
     @property
@@ -98,7 +96,7 @@ class Rank:
     @property
     def ddp_backend(self) -> str:
         """From torch 2.15 on `nccl` is a new implementation (pytorch pull request 192281) whose buckets do not overlap
-        with the backward pass, and which takes tensors of one GPU only. TORCH_DIST_USE_NCCL2=1 asks for it."""
+        with the backward pass. TORCH_DIST_USE_NCCL2=1 asks for it."""
         has_legacy = any(each.name == "nccl-legacy" for each in entry_points(group="torch.distributed.backends"))
         asks_for_new = os.environ.get("TORCH_DIST_USE_NCCL2") == "1"
         return "nccl-legacy" if self.backend == "nccl" and has_legacy and not asks_for_new else self.backend
@@ -114,8 +112,7 @@ class Rank:
 
 
 def rank_devices(local_rank: int, devices_per_rank: int = 1) -> tuple[torch.device, ...]:
-    """A rank's GPUs, or the CPU. Raises UserError where there are too few, or none of those that the launcher counted
-    (NUM_GPUS)."""
+    """Raises UserError where there are too few, or none of those that the launcher counted (NUM_GPUS)."""
     num_gpus = usable_gpus()
     counted = number_from_env("NUM_GPUS", "a number of GPUs", least=0) or 0
     if not num_gpus and counted:
@@ -136,8 +133,8 @@ def rank_devices(local_rank: int, devices_per_rank: int = 1) -> tuple[torch.devi
 
 
 def prepare(config: Config, rank: Rank, scales_gradients: bool = False) -> Config:
-    """Set threads, seed, TF32 and cuDNN; returns the configuration with the global batch and every `auto` of the model
-    resolved. Raises UserError for what this device cannot compute, and Unavailable where nothing can be compiled."""
+    """Set threads, seed, TF32 and cuDNN; returns `config` with the global batch and every `auto` of the model resolved.
+    Raises UserError for what this device cannot compute, and Unavailable where nothing can be compiled."""
     capability, on_gpu = None, rank.device.type == "cuda"
     if config.norm == "sync" and not on_gpu:
         raise UserError("norm sync (SyncBatchNorm) runs on GPUs only; use --norm group, or batch")
@@ -170,14 +167,14 @@ def synchronize(device: torch.device) -> None:
 
 
 def used_gpus(device: torch.device) -> list[int]:
-    """Asking more of another GPU would start a context there."""
+    """To ask more of another GPU would start a context there."""
     if device.type != "cuda":
         return []
     return [gpu for gpu in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(gpu)]
 
 
 def device_name(device: torch.device, num_used: int = 1) -> str:
-    """And any other kind among the first num_used GPUs: the slowest sets the pace."""
+    """And of others among the first num_used GPUs."""
     if device.type != "cuda":
         return processor_name()
     used = range(min(num_used, torch.cuda.device_count()) if num_used > 1 else 0)

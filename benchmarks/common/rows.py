@@ -1,6 +1,5 @@
-"""The tables of a result set: the one function that appends rows, and the one that reads them.
+"""The tables of a result set, a folder of CSV files joined by `run_id`. A missing value is an empty cell, never 0.
 
-A set is a folder `results/<name>/` of tidy CSV files joined by `run_id`. A missing value is an empty cell, never 0.
 Needs no torch; only `read_table` needs pandas.
 """
 
@@ -22,7 +21,7 @@ if typing.TYPE_CHECKING:
 
 SCHEMA = 2  # of runs.csv
 STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
-WARM_UP = "warm-up"  # the status of a run of round 0, which only warms the machine, even where it failed
+WARM_UP = "warm-up"  # the status of round 0, even where it failed
 GUARDED_STARTS = ("=", "+", "-", "@", "'")  # a spreadsheet runs the first four
 
 
@@ -31,9 +30,8 @@ def append_rows(results: Path, table: str, rows: Iterable[Mapping[str, object]])
 
 
 def append_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
-    """Each row whole or not at all, and on the disk when this returns. What a killed writer left is cut off. Raises
-    ValueError for a value of another column, and UserError where the folder cannot be written or the file has other
-    columns."""
+    """Each row whole or not at all. What a killed writer left is cut off. Raises ValueError for a value of another
+    column, and UserError where the folder cannot be written or the file has other columns."""
     header, _, lines = table_text(columns, rows).partition("\n")
     with lock_tables(path.parent), open(path, "ab+", buffering=0) as file:
         file.seek(0)
@@ -54,7 +52,7 @@ def append_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, o
 
 @contextlib.contextmanager
 def lock_tables(folder: Path) -> Iterator[None]:
-    """Raises UserError for a folder that cannot be written, and a process that keeps the lock."""
+    """Raises UserError."""
     try:
         with hold_lock(folder / ".writing"):
             yield
@@ -72,7 +70,7 @@ def table_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> 
 
 
 def format_cell(value: object) -> str:
-    """On one line, without control characters, and nothing that a spreadsheet would run."""
+    """On one line, and nothing that a terminal or a spreadsheet would run."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -84,13 +82,12 @@ def format_cell(value: object) -> str:
 
 
 def read_table(results: Path, table: str) -> "pandas.DataFrame":
-    """With every column of the schema; text is '' where empty. Lines that are not whole are skipped, with a warning.
-    Raises OSError."""
+    """With every column; empty text is ''. Lines that are not whole are skipped, with a warning. Raises OSError."""
     import pandas
 
     path = results / f"{table}.csv"
     text = path.read_text(encoding="utf-8-sig", errors="replace") if path.exists() else ""
-    # line by line: cells hold no line ends, and half a quoted one must not swallow rows
+    # line by line, so that half a quoted cell swallows no rows
     header, *rows = [next(csv.reader([line]), []) for line in text.split("\n")]
     torn = rows.pop() if rows else []  # what follows the last line end
     whole = [dict(zip(header, row, strict=True)) for row in rows if len(row) == len(header)]

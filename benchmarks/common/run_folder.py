@@ -1,10 +1,9 @@
-"""The folder of one run, RESULTS/logs/<run_id>/, which record.py names to a run's processes in RUN_DIR. Needs no torch.
+"""The folder of one run, RESULTS/logs/<run_id>/, which RUN_DIR names to its processes. Needs no torch.
 
-run.yaml           by the plan. config: every field, which the script reads; run: round, position, number, name,
-                   flags as typed, and requested settings that are no field, such as ranks
-run.log            everything that the run's processes print
-progress           "steps done, steps in all, seconds of a step lately"; written over in place, since a new file
-                   between two windows would keep the disk busy
+run.yaml           by the plan. config: every field; run: round, position, number, name, flags as typed, and requested
+                   settings that are no field, such as ranks
+run.log            what the run's processes print
+progress           "steps done, steps in all, seconds of a step lately"; written in place, which keeps the disk quiet
 summary.json       by the reporting rank: its columns of the row, the resolved settings, and its wall clock
 cause-<pid>.json   why a process ended early, and when: the earliest is the first cause
 """
@@ -29,14 +28,12 @@ RUN_DIR_VARIABLE = "RUN_DIR"
 PROGRESS_BYTES = 40
 OF_ONE_RUN = ("round", "position", "number", "name", "flags")
 """Keys of `run:` that are no settings."""
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where PyYAML has libyaml
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast
 Half = dict[str, Any]
-"""Of a run's settings, as JSON has them: what was requested ("asked"), or what the run made of it ("met")."""
+"""Of a run's settings: what was requested ("asked"), or what the run made of it ("met")."""
 
 
 class RunFolder:
-    """Readers return None or an empty list for a missing file."""
-
     def __init__(self, path: Path | str):
         self.path = Path(path)
         self.run_id = self.path.name
@@ -46,7 +43,7 @@ class RunFolder:
 
     @classmethod
     def current(cls) -> "RunFolder | None":
-        """None without one. Other programs have a variable of this name, too, but no run.yaml in its folder."""
+        """None without one. Other programs have a RUN_DIR, too."""
         path = os.environ.get(RUN_DIR_VARIABLE)
         return cls(path) if path and (Path(path) / "run.yaml").exists() else None
 
@@ -64,13 +61,12 @@ class RunFolder:
                 path = first.with_name(f"{first.name}-{number}")
 
     def write_plan(self, config: Config, run: Mapping[str, Any]) -> None:
-        """run: what is no field of the configuration."""
         fields = {name: value for name, value in vars(config).items() if name != "config"}  # a file cannot name itself
         text = yaml.safe_dump({"config": fields, "run": {"file": config.config, **run}}, sort_keys=False)
         write_text_atomically(self.plan, text)
 
     def read_plan(self) -> dict[str, Any]:
-        """The `run:` of run.yaml, and under "requested" the requested settings. Raises UserError."""
+        """`run:`, and under "requested" the requested settings. Raises UserError."""
         try:
             found = yaml.load(self.plan.read_bytes(), LOADER)
             run, config = dict(found["run"]), dict(found["config"])
@@ -107,13 +103,13 @@ class RunFolder:
         return None
 
     def step_s(self) -> float | None:
-        """None or 0 before the second report."""
+        """Lately; None or 0 before the second report."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             return float((self.path / "progress").read_text().split()[2])
         return None
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """`row`, `met`, `wall`, and `reported`, which the record compares with the plan."""
+        """`row`, `met`, `wall`, and `reported`."""
         write_json(self.path / "summary.json", summary)
 
     def summary(self) -> dict[str, Any] | None:
@@ -123,9 +119,8 @@ class RunFolder:
         return None
 
     def write_cause(self, status: str, reason: str, rank: int) -> None:
-        """`at` is by the clock that processes share."""
         cause = {"at": time.monotonic(), "status": status, "reason": reason, "rank": rank, "pid": os.getpid()}
-        with contextlib.suppress(OSError):  # such as of a full disk: the log has the reason, too
+        with contextlib.suppress(OSError):  # the log has the reason, too
             write_json(self.path / f"cause-{os.getpid()}.json", cause)
 
     def causes(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A torchvision model cut between residual blocks into stages, each of which takes the output of the one before."""
+"""A torchvision model cut between residual blocks into stages."""
 
 import copy
 import functools
@@ -21,7 +21,7 @@ from benchmarks.common.model import family_of
 
 
 def balanced_cuts(costs: Sequence[float], num_parts: int) -> list[int]:
-    """Consecutive, non-empty parts whose largest sum is as small as it can be."""
+    """Of consecutive parts whose largest sum is as small as it can be."""
 
     @functools.cache
     def best(first: int, num: int) -> tuple[float, tuple[int, ...]]:
@@ -44,8 +44,8 @@ FLOPS_PER_BYTE = 17
 
 
 def find_cuts(config: Config, net: nn.Module, num_stages: int, num_images: int = 1) -> list[int]:
-    """Blocks before each cut: config.cut, or the cuts with the fastest largest stage, by block_times, with
-    micro-batches of num_images. Raises UserError for a cut out of range, and more stages than blocks."""
+    """Blocks before each: config.cut, or those whose slowest stage is fastest, by block_times. Raises UserError
+    for a cut out of range, and more stages than blocks."""
     blocks = blocks_of(net)
     num_blocks = len(blocks)
     if num_stages > num_blocks:
@@ -69,7 +69,7 @@ def stages_at(net: nn.Module, cuts: Sequence[int]) -> list[nn.Sequential]:
 
 
 def blocks_of(net: nn.Module) -> list[nn.Sequential]:
-    """Residual blocks, the first with the stem, the last with the classifier."""
+    """The first with the stem, the last with the classifier."""
     return [nn.Sequential(*modules) for modules in family_of(net).parts(net)]
 
 
@@ -78,8 +78,7 @@ def cut_column(cuts: Sequence[int]) -> int | str:
 
 
 def num_microbatches(config: Config, num_stages: int) -> int:
-    """Default: the least multiple of the stages from 4 on. Raises UserError where they do not divide the batch, or are
-    too few for the schedule."""
+    """Raises UserError where they do not divide the batch, or are too few for the schedule."""
     microbatches = config.microbatches or num_stages * -(-4 // num_stages)
     if config.pipeline_schedule == "1f1b" and microbatches < num_stages:
         raise UserError(
@@ -92,7 +91,7 @@ def num_microbatches(config: Config, num_stages: int) -> int:
 
 
 def flops_and_shapes(stages: Sequence[nn.Module], image_size: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Forward FLOPs of one image in each stage, and the shape that it hands on, without the batch."""
+    """Of one image: forward FLOPs in each stage, and the shape that it hands on."""
     counters = [FlopCounterMode(display=False) for _ in stages]
     shapes = _forward(stages, counters, image_size)
     return [(counter.get_total_flops(), shape) for counter, shape in zip(counters, shapes, strict=True)]
@@ -101,16 +100,15 @@ def flops_and_shapes(stages: Sequence[nn.Module], image_size: int) -> list[tuple
 def rows_between(
     config: Config, stages: Sequence[nn.Module], num_images: int, device: torch.device
 ) -> tuple[list[tuple[int, ...]], list[torch.Tensor]]:
-    """What enters the first stage, then what leaves each: shapes without the batch, and num_images flat rows without
-    data, in the type that `device` computes."""
+    """What enters the first stage, then what leaves each: shapes of an image, and num_images flat rows without data."""
     shapes: list[tuple[int, ...]] = [(3, config.image_size, config.image_size)]
     shapes += [shape for _, shape in flops_and_shapes(stages, config.image_size)]
-    # On GPUs autocast has GroupNorm, and with it what it is added to, in float32.
+    # on GPUs autocast has GroupNorm in float32
     in_float32 = (config.norm == "group" and device.type == "cuda") or ARCHITECTURES[config.arch].float32_between_blocks
     in_bf16 = config.precision == "bf16" and not in_float32
     types = [torch.bfloat16 if in_bf16 else torch.float32] * (1 + len(stages))
     if config.precision == "bf16":
-        types[0] = types[-1] = torch.bfloat16  # images and the classifier's scores, whatever the norm between
+        types[0] = types[-1] = torch.bfloat16  # images and scores
     rows = (
         torch.empty(num_images, math.prod(shape), dtype=dtype, device="meta", requires_grad=True)
         for shape, dtype in zip(shapes, types, strict=True)
@@ -119,8 +117,7 @@ def rows_between(
 
 
 def from_rows(config: Config, shape: Sequence[int], *, is_image: bool) -> nn.Module:
-    """Flat rows, (N, values), to (N, *shape), in the memory layout of the whole model, on which the order of sums
-    depends."""
+    """Flat rows, (N, values), to (N, *shape), in the whole model's memory layout, for the order of sums."""
     if is_image or not ARCHITECTURES[config.arch].channels_last_between_blocks:
         return nn.Unflatten(1, tuple(shape))
     channels, *pixels = shape
@@ -141,8 +138,8 @@ def sums_like_whole_model(config: Config, cuts: Sequence[int]) -> bool:
 
 
 def block_times(blocks: Sequence[nn.Module], image_size: int, num_images: int = 1) -> list[float]:
-    """Relative times of a micro-batch in each block, by a roofline in bytes: an operation counts as the longer of its
-    computation and its reads and writes, weights included."""
+    """Relative, by a roofline in bytes: an operation counts as the longer of its computation and its reads and
+    writes."""
     counters = [_Roofline() for _ in blocks]
     _forward(blocks, counters, image_size, num_images)
     return [counter.bytes for counter in counters]
@@ -166,12 +163,11 @@ class _Roofline(TorchDispatchMode):
 def _forward(
     stages: Sequence[nn.Module], counters: Sequence, image_size: int, num_images: int = 1
 ) -> list[tuple[int, ...]]:
-    """The shapes that copies of the stages hand on, each within its counter."""
+    """The shapes that stages hand on, each within its counter."""
     activation = torch.empty(num_images, 3, image_size, image_size, device="meta")
     shapes = []
     for stage, counter in zip(stages, counters, strict=True):
-        # eval: BatchNorm refuses to train on a single value a channel, which is what one small image has.
-        without_data = copy.deepcopy(stage).to("meta").eval()
+        without_data = copy.deepcopy(stage).to("meta").eval()  # BatchNorm refuses to train on one small image
         with counter, torch.no_grad():
             activation = without_data(activation)
         shapes.append(tuple(activation.shape[1:]))
@@ -181,8 +177,8 @@ def _forward(
 class Staged(nn.Module):
     """Stages in turn, each on its own device, over micro-batches of `split_size` images (0: all at once).
 
-    Kernels on GPUs run after their call has returned, so that a micro-batch's second stage overlaps with the next one's
-    first, as in the PipelineParallelResNet50 of PyTorch's tutorial.
+    As kernels run after their call has returned, a micro-batch's second stage overlaps with the next one's first
+    (PipelineParallelResNet50 of PyTorch's tutorial).
     """
 
     def __init__(self, stages: Sequence[nn.Module], devices: Sequence[torch.device], split_size: int, send: Send):
@@ -191,7 +187,7 @@ class Staged(nn.Module):
         self.devices, self.split_size, self.send = devices, split_size, send
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Scores on the images' device: the first GPU waits for the last, so that one clock times both."""
+        """Scores on the images' device, so that one clock times both."""
         scores = []
         for activation in images.split(self.split_size or len(images)):
             for stage, device in zip(self.stages, self.devices, strict=True):
@@ -205,7 +201,7 @@ def send(activation: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def num_splits(split_size: int, num_images: int) -> int:
-    """Raises UserError where split_size is larger than a rank's images."""
+    """Raises UserError."""
     if split_size > num_images:
         raise UserError(
             f"split_size {split_size} is larger than the {num_images} images of a rank; lower it, or use 0 for no split"

@@ -1,4 +1,4 @@
-"""What a script's `build` returns and the engine drives, and how a step is divided. Needs no torch.
+"""What a script's `build` returns, and how a step is divided. Needs no torch.
 
 strategy = ddp.build(config)
 strategy.step(*next(iter(strategy.train)))
@@ -27,26 +27,26 @@ AllReduce = Callable[["torch.Tensor"], "torch.Tensor"]
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The parts of a step, and where they are. Each script has a function `layout(config, num_devices) -> Layout`.
+    """How a step is divided. Each script has a function `layout(config, num_devices) -> Layout`.
 
     STORED_FIELDS, for the proof's reference:
     num_shards: equal parts of a global batch whose gradients are averaged; BatchNorm sees one at a time.
-    num_stages: consecutive parts of the model on devices of their own.
-    num_microbatches: parts of a shard that pass one after the other; BatchNorm sees one at a time.
-    split_size: images of such a part, with one loss of all; 0: equal parts, each with a loss of its own.
+    num_stages: consecutive parts of the model.
+    num_microbatches: parts of a shard, one after the other; BatchNorm sees one at a time.
+    split_size: images of such a part, with one loss of all; 0: equal parts, each with its own loss.
     compression: the type in which gradients travel.
     period: steps between two averages of the weights; 0: gradients are averaged instead.
     group: with a period, shards whose gradients are averaged at every step all the same.
     exact: the update is the reference's to the last bit on two CPU ranks.
 
     For the forecast of memory:
-    num_stage_devices: devices that hold the stages of a shard; 0: one for each.
-    one_f_one_b: only as many micro-batches keep activations as there are stages from a device's own on.
+    num_stage_devices: that hold the stages of a shard; 0: one for each.
+    one_f_one_b: as many micro-batches keep activations as there are stages from a device's own on.
     num_gradient_copies: such as DDP's buckets.
     num_weight_shards: devices that share weights, gradients and optimizer state.
     one_process_loads: the images of all shards arrive on the first device.
     whole_model_on_each: each device evaluates its share of every batch.
-    autocast: the type of convolutions and activations; empty: config.precision's.
+    autocast: of convolutions and activations; empty: config.precision's.
     """
 
     num_shards: int = 1
@@ -88,22 +88,22 @@ STORED_FIELDS = (
 
 
 def resolve_layout(config: Config, layout: Layout) -> Layout:
-    """With the changes that options of every strategy make."""
+    """With the changes that options make."""
     if config.norm == "sync":  # statistics, and so gradients, are of the whole batch
         layout = dataclasses.replace(layout, num_shards=1)
-    # kernels that do several operations at once round once where others round twice
+    # fused kernels round once where others round twice
     return dataclasses.replace(layout, exact=layout.exact and not (config.compile or config.fused))
 
 
 class HasState(Protocol):
-    """What is saved beside model and optimizer, such as a gradient scaler."""
+    """Such as a gradient scaler."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
 
 
 def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """In place; `tensor` itself where there is no group."""
+    """In place, where there is a group."""
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -113,8 +113,7 @@ def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """communicate: sends what a step sends, and computes nothing. without: a context for a step that exchanges
-    nothing."""
+    """communicate: sends what a step sends. without: a context for a step that sends nothing."""
 
     communicate: Callable[[], None] | None = None
     without: Callable[[], AbstractContextManager[None]] | None = None
@@ -122,21 +121,20 @@ class Exchange:
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """Everything that one rank trains with.
+    """What one rank trains with.
 
-    config: as `prepare` returns it. model: without a wrapper. criterion: the module that `step` calls for the loss.
+    config: as `prepare` returns it. model: without a wrapper.
     step: one optimizer step on this rank's images, (N, 3, H, W), and target, int64 (N,); returns the detached loss and
-    scores, (N, classes), or Nones on a rank that has neither.
+    scores, (N, classes), or Nones. criterion: the module that it calls for the loss.
 
     predict: images to scores, called equally often on every rank; None: the model.
     exchange: None where the exchange of gradients can be neither left out nor timed by itself.
-    waits_within_phases: no mark can tell apart where ranks wait for each other.
+    waits_within_phases: no mark can tell where ranks wait for each other.
     sync_state: gives all ranks what they hold differently, before it is evaluated or saved; None: rank 0's buffers.
-    save_state, load_state: a checkpoint's content, whole, with `model` under torchvision's names and `optimizer`.
-    Called on every rank. None: all ranks hold the same.
-    extra_state: more objects to save, by name.
-    columns: more resolved settings, which separate runs unless NOT_COMPARED has them. None empties a column of
-    runs.csv.
+    save_state, load_state: `model`, under torchvision's names, and `optimizer`, whole. Called on every rank. None: all
+    ranks hold the same.
+    extra_state: more to save, by name.
+    columns: more resolved settings. None empties a column of runs.csv.
     """
 
     config: Config

@@ -1,8 +1,7 @@
-"""What the reporting rank writes: rows, the summary of the run, progress, and where its time went."""
+"""What the reporting rank writes: rows, the run's summary, progress, and where its time went."""
 
 import os
 import platform
-import sys
 import time
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch.distributed as dist
 import torchvision
 
 from benchmarks.common.clock import Totals, Window
-from benchmarks.common.columns import TABLES, columns_from
+from benchmarks.common.columns import TABLES
 from benchmarks.common.config import Config
 from benchmarks.common.machine import boot_id, driver_version, machine_facts, nccl_conf
 from benchmarks.common.rank import Rank, device_name
@@ -23,8 +22,7 @@ IMPORTED_AT = time.monotonic()
 
 
 class Record:
-    """Rows wait in memory until `write`, so that nothing is written between two windows. Without a record it only
-    prints."""
+    """Rows wait in memory until `write`. Without a run's folder it only prints."""
 
     def __init__(self, config: Config, rank: Rank, num_steps: int):
         self.config, self.rank, self.num_steps = config, rank, num_steps
@@ -79,20 +77,12 @@ class Record:
         self.rows = {}
 
     def report_progress(self, steps_done: int, step_s: float) -> None:
-        """For the record's bar and its patience with a stop."""
         if self.folder:
             self.folder.write_progress(steps_done, self.num_steps, step_s)
 
     def finish(self, measured: dict, resolved: dict, reported: dict | None = None) -> None:
-        """Leave for the record what only the run knows.
-
-        measured: columns of runs.csv. resolved: settings, stored as "met", and in the row where runs.csv has their
-        column; None empties it. reported: what the record compares with the plan. Raises ValueError for a column that
-        has the other source in columns.py.
-        """
-        settings = {name for name, value in resolved.items() if value is not None}
-        if misplaced := {*columns_from("resolved")} & measured.keys() | {*columns_from("measured")} & settings:
-            raise ValueError(f"columns.py has another source for {', '.join(sorted(misplaced))}")
+        """measured: columns of runs.csv. resolved: settings, stored as "met", and in their columns of the row; None
+        empties one. reported: for as_planned.py."""
         rank, config = self.rank, self.config
         devices_per_node = resolved.get("world_size", 1) // rank.num_nodes
         by_option: dict[str, int] = {}
@@ -128,13 +118,13 @@ class Record:
 
 def cudagraph_skips() -> int:
     """Graphs that Inductor does not replay."""
-    from torch._dynamo.utils import counters  # seconds, which only a run that compiles has spent already
+    from torch._dynamo.utils import counters  # takes seconds
 
     return counters["inductor"]["cudagraph_skips"]
 
 
 def _versions() -> dict[str, str]:
-    """CUDA's and cuDNN's are those that torch was built with; empty where none."""
+    """CUDA and cuDNN: that torch was built with."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -146,7 +136,7 @@ def _versions() -> dict[str, str]:
 
 
 def _kernels(rank: Rank, backend: str, devices_per_node: int) -> dict[str, str]:
-    # one process on several GPUs, such as DataParallel's, sums and broadcasts by NCCL without a process group
+    # DataParallel uses NCCL without a process group
     without_group = backend == "none" and rank.device.type == "cuda" and devices_per_node > 1
     nccl = torch.cuda.nccl.version() if without_group or backend.startswith("nccl") else ()
     return {
@@ -159,10 +149,6 @@ def _kernels(rank: Rank, backend: str, devices_per_node: int) -> dict[str, str]:
 
 def _process_start() -> float:
     """On time.monotonic's clock, to 10 ms (proc_pid_stat(5))."""
-    try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        return time.monotonic() - age
-    except (OSError, ValueError, AttributeError) as error:
-        print(f"warning: the start of the process is not known: {error}", file=sys.stderr)
-        return IMPORTED_AT
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - age
