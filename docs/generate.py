@@ -1,4 +1,4 @@
-"""Writes the pages that are made from the code: fields.md, columns.md and variables.md.
+"""Writes fields.md, columns.md and variables.md.
 
 python docs/generate.py
 """
@@ -34,7 +34,6 @@ BY_LAUNCHERS = (
 
 
 def pages() -> dict[str, str]:
-    """The text of each page, by its name."""
     return {"fields.md": fields_page(), "columns.md": columns_page(), "variables.md": variables_page()}
 
 

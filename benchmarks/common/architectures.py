@@ -24,7 +24,7 @@ OPTIMIZER_FIELDS = ("lr", "lr_batch", "weight_decay", "momentum")
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """family: its entry in FAMILIES. norms: values of the field `norm`.
+    """family: its entry in FAMILIES.
     defaults: of fields that neither a file nor a flag sets.
     patch_size: image_size is a multiple of it.
     float32_between_blocks: also in bf16.
@@ -34,7 +34,6 @@ class Architecture:
 
     family: str = "ResNet"
     normalisation: Literal["BatchNorm", "LayerNorm"] = "BatchNorm"
-    norms: tuple[str, ...] = ("batch", "group", "sync")
     optimizer: Literal["SGD", "AdamW"] = "SGD"
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     least_image_size: int = 1
@@ -49,7 +48,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     "convnext_tiny": Architecture(
         family="ConvNeXt",
         normalisation="LayerNorm",
-        norms=("batch",),
         optimizer="AdamW",
         defaults={"lr": 4e-3, "lr_batch": 4096, "weight_decay": 0.05},  # arXiv:2201.03545, table 5
         least_image_size=32,  # the strides 4, 2, 2 and 2 leave one pixel of it
@@ -60,7 +58,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     "vit_b_16": Architecture(
         family="VisionTransformer",
         normalisation="LayerNorm",
-        norms=("batch",),
         optimizer="AdamW",
         # torchvision, references/classification/README.md, vit_b_16: 64 GPUs of 64 images
         defaults={"lr": 3e-3, "lr_batch": 4096, "weight_decay": 0.3},
@@ -78,7 +75,7 @@ def architecture_of(arch: str) -> Architecture:
 def why_refused(arch: str, norm: str, image_size: int) -> str:
     """'' where the architecture takes these values."""
     facts = architecture_of(arch)
-    if norm not in facts.norms:
+    if norm != "batch" and facts.normalisation != "BatchNorm":
         return f"norm {norm}: {arch} has {facts.normalisation}, which --norm does not replace; leave --norm out"
     if image_size < facts.least_image_size:
         return f"image_size is {image_size}, but must be at least {facts.least_image_size} for {arch}"

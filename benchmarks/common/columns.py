@@ -3,10 +3,6 @@
 import dataclasses
 from typing import Literal
 
-Source = Literal["suite", "requested", "resolved", "measured"]
-"""Who knows a value of runs.csv. suite: the launcher and the record. requested, resolved: the settings, by which runs
-are told apart. measured: the run, at its end."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Column:
@@ -16,66 +12,47 @@ class Column:
     """A number is float64, and NaN where the cell is empty."""
     meaning: str
     """For people, without a full stop."""
-    source: Source = "measured"
+    requested: bool = False
+    """A setting that was asked for."""
 
 
 RUNS = (
-    Column("schema", "number", "the version of these columns", "suite"),
-    Column("run_id", "text", "the run's name, and that of its folder in `logs/`", "suite"),
-    Column("settings", "text", "the short hash of its settings, a key of `settings.csv`", "suite"),
-    Column("strategy", "text", "the script in `benchmarks/` that ran", "suite"),
+    Column("schema", "number", "the version of these columns"),
+    Column("run_id", "text", "the run's name, and that of its folder in `logs/`"),
+    Column("settings", "text", "the short hash of its settings, a key of `settings.csv`"),
+    Column("strategy", "text", "the script in `benchmarks/` that ran"),
     Column(
         "status",
         "text",
         "`ok`, `failed`, `timeout`, `interrupted`, `skipped`, `invalid` (a loss that is no number, or another run than "
         "was asked for), or `warm-up` (round 0, which counts nowhere)",
-        "suite",
     ),
-    Column("reason", "text", "why it is not ok: the first cause of the failure, or what to do", "suite"),
-    Column("exit_code", "number", "of the launch command", "suite"),
-    Column("repeat", "number", "the number of its round; 0: it warmed the machine", "suite"),
-    Column(
-        "position",
-        "number",
-        "its place in the order of the round; empty for runs started by hand",
-        "suite",
-    ),
-    Column("started_at", "text", "the time of the start, in UTC (ISO 8601)", "suite"),
-    Column("wall_s", "number", "seconds from the start of the launch command to its end", "suite"),
-    Column("config", "text", "the YAML file of its configuration", "requested"),
-    Column("arch", "text", "the model", "requested"),
-    Column("image_size", "number", "pixels along each side of a training image", "requested"),
-    Column("global_batch", "number", "images of a step over all devices", "requested"),
-    Column("batch_per_device", "number", "images of a step on each device, where these were requested", "requested"),
-    Column("precision", "text", "the arithmetic of convolutions and products, with `auto` resolved", "requested"),
-    Column("memory_format", "text", "the layout of images and weights, with `auto` resolved", "requested"),
-    Column("loader", "text", "where images come from", "requested"),
-    Column(
-        "decoder",
-        "text",
-        "the library that read its JPEGs; its version is `decoder_version` in `settings.csv`",
-        "resolved",
-    ),
-    Column("device", "text", "`cpu` or `cuda`", "resolved"),
-    Column("device_name", "text", "the model of the processor, or of the GPU", "resolved"),
-    Column(
-        "world_size",
-        "number",
-        "devices: ranks times the devices of each; on a CPU a rank stands for a device",
-        "resolved",
-    ),
-    Column("nodes", "number", "machines that it ran on", "resolved"),
-    Column("backend", "text", "what carries collectives, such as `gloo` or `nccl`", "resolved"),
-    Column("threads_per_rank", "number", "threads that torch computes with in each rank", "resolved"),
-    Column("oversubscribed", "text", "yes: more ranks than cores", "suite"),
-    Column(
-        "parallel",
-        "text",
-        "no: it had only one device, as DataParallel on a CPU has; charts hatch it",
-    ),
-    Column("torch", "text", "torch's version", "resolved"),
-    Column("commit", "text", "the commit of the code", "suite"),
-    Column("dirty", "text", "yes: files differed from the commit", "suite"),
+    Column("reason", "text", "why it is not ok: the first cause of the failure, or what to do"),
+    Column("exit_code", "number", "of the launch command"),
+    Column("repeat", "number", "the number of its round; 0: it warmed the machine"),
+    Column("position", "number", "its place in the order of the round; empty for runs started by hand"),
+    Column("started_at", "text", "the time of the start, in UTC (ISO 8601)"),
+    Column("wall_s", "number", "seconds from the start of the launch command to its end"),
+    Column("config", "text", "the YAML file of its configuration", requested=True),
+    Column("arch", "text", "the model", requested=True),
+    Column("image_size", "number", "pixels along each side of a training image", requested=True),
+    Column("global_batch", "number", "images of a step over all devices", requested=True),
+    Column("batch_per_device", "number", "images of a step on each device, where these were requested", requested=True),
+    Column("precision", "text", "the arithmetic of convolutions and products, with `auto` resolved", requested=True),
+    Column("memory_format", "text", "the layout of images and weights, with `auto` resolved", requested=True),
+    Column("loader", "text", "where images come from", requested=True),
+    Column("decoder", "text", "the library that read its JPEGs; its version is `decoder_version` in `settings.csv`"),
+    Column("device", "text", "`cpu` or `cuda`"),
+    Column("device_name", "text", "the model of the processor, or of the GPU"),
+    Column("world_size", "number", "devices: ranks times the devices of each; on a CPU a rank stands for a device"),
+    Column("nodes", "number", "machines that it ran on"),
+    Column("backend", "text", "what carries collectives, such as `gloo` or `nccl`"),
+    Column("threads_per_rank", "number", "threads that torch computes with in each rank"),
+    Column("oversubscribed", "text", "yes: more ranks than cores"),
+    Column("parallel", "text", "no: it had only one device, as DataParallel on a CPU has; charts hatch it"),
+    Column("torch", "text", "torch's version"),
+    Column("commit", "text", "the commit of the code"),
+    Column("dirty", "text", "yes: files differed from the commit"),
     Column("images_per_s", "number", "images over seconds, of all timed windows"),
     Column(
         "images_per_s_ci_low",
@@ -108,17 +85,11 @@ RUNS = (
     Column("acc1", "number", "top-1 accuracy of the last epoch, in percent"),
     Column("acc5", "number", "top-5 accuracy of the last epoch, in percent"),
     Column("val_samples", "number", "images of the last evaluation; every image counts once"),
-    Column(
-        "compile_s",
-        "number",
-        "seconds of compiling, before the first step; empty where nothing is compiled",
-        "resolved",
-    ),
+    Column("compile_s", "number", "seconds of compiling, before the first step; empty where nothing is compiled"),
     Column(
         "cudagraph_skips",
         "number",
         "with `--cuda-graphs`: compiled graphs that are not replayed as CUDA graphs (torch's count)",
-        "resolved",
     ),
     Column(
         "peak_memory_mb",
@@ -133,35 +104,24 @@ RUNS = (
     ),
     Column("flops_per_image", "number", "of training on one image; a multiply-add counts as 2"),
     Column("skipped_files", "number", "images replaced under `--skip-bad-files`"),
-    Column(
-        "num_by_pillow",
-        "number",
-        "images that the run's decoder left to Pillow, each time one was read",
-    ),
-    Column("load_average", "number", "of the machine just before the start", "suite"),
-    Column("governor", "text", "the CPU frequency governor just before the start", "suite"),
+    Column("num_by_pillow", "number", "images that the run's decoder left to Pillow, each time one was read"),
+    Column("load_average", "number", "of the machine just before the start"),
+    Column("governor", "text", "the CPU frequency governor just before the start"),
     Column(
         "steal_pct",
         "number",
         "the share of the cores' time that the hypervisor gave to other guests; where windows are unsteady, a "
         "report warns from 1 on: use a machine with cores of its own",
-        "suite",
     ),
     Column(
         "other_cpu_pct",
         "number",
         "the share of the cores' time that other programs used; if it is large, close them. Empty where ranks are no "
         "children of the suite, as under Slurm",
-        "suite",
     ),
-    Column(
-        "other_gpu_processes",
-        "number",
-        "the most processes of others on one of its GPUs at a time",
-        "suite",
-    ),
-    Column("options", "text", "`ARGS`: the flags that were typed", "suite"),
-    Column("log_path", "text", "its log, in the set", "suite"),
+    Column("other_gpu_processes", "number", "the most processes of others on one of its GPUs at a time"),
+    Column("options", "text", "`ARGS`: the flags that were typed"),
+    Column("log_path", "text", "its log, in the set"),
 )
 RUN_ID = Column("run_id", "text", "the run, a row of `runs.csv`")
 REQUESTED_JSON = Column("asked", "text", "the requested half, as JSON")
@@ -250,8 +210,4 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 }
 TABLES = {table: tuple(column.name for column in columns) for table, columns in COLUMNS.items()}
 TEXT_COLUMNS = frozenset(column.name for columns in COLUMNS.values() for column in columns if column.kind == "text")
-
-
-def columns_from(source: Source) -> tuple[str, ...]:
-    """Of runs.csv."""
-    return tuple(column.name for column in RUNS if column.source == source)
+REQUESTED_COLUMNS = tuple(column.name for column in RUNS if column.requested)

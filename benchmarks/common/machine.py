@@ -65,18 +65,18 @@ def num_cores() -> int:
     return max(1, math.floor(min(len(os.sched_getaffinity(0)), quota_cores())))
 
 
-def quota_cores(folder: Path = CONTROL_GROUPS, membership: Path = MEMBERSHIP) -> float:
-    """Infinity without a quota. folder: of control groups of version 2 or 1 (man 7 cgroups)."""
-    return min(map(_quota_of_group, control_groups("cpu", folder, membership)), default=math.inf)
+def quota_cores() -> float:
+    """Infinity without a quota."""
+    return min(map(_quota_of_group, control_groups("cpu")), default=math.inf)
 
 
-def control_groups(controller: str, folder: Path = CONTROL_GROUPS, membership: Path = MEMBERSHIP) -> list[Path]:
-    """Of this process, and those around."""
+def control_groups(controller: str) -> list[Path]:
+    """Of this process, and those around, of version 2 or 1 (man 7 cgroups)."""
     groups: list[Path] = []
-    for line in _text(membership).splitlines():
+    for line in _text(MEMBERSHIP).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
-            top = folder / controllers
+            top = CONTROL_GROUPS / controllers
             group = top / path.strip("/")  # in a container this may be the host's path, and top its group
             groups += [each for each in (group, *group.parents) if each.is_relative_to(top)]
     return groups
@@ -90,9 +90,9 @@ def _quota_of_group(group: Path) -> float:
     return int(quota) / int(period) if quota not in ("", "max", "-1") else math.inf
 
 
-def list_devices(folder: Path = DEVICES) -> list[str]:
+def list_devices() -> list[str]:
     """Below /dev, such as nvidia0, kfd or dri/renderD128."""
-    return sorted(str(path.relative_to(folder)) for pattern in PATTERNS for path in folder.glob(pattern))
+    return sorted(str(path.relative_to(DEVICES)) for pattern in PATTERNS for path in DEVICES.glob(pattern))
 
 
 def wants_cpu() -> bool:
@@ -114,7 +114,7 @@ def visible_devices() -> list[str] | None:
 
 def usable_gpus() -> int:
     """Raises UserError where torch cannot use an NVIDIA GPU that is there, or is built for other makers'."""
-    named, nodes, has_tool = visible_devices(), list_devices(DEVICES), bool(shutil.which("nvidia-smi"))
+    named, nodes, has_tool = visible_devices(), list_devices(), bool(shutil.which("nvidia-smi"))
     if wants_cpu() or named == [] or not (nodes or has_tool):
         return 0
     # As NVML numbers GPUs, for telemetry. CUDA's own order is by speed.

@@ -46,14 +46,11 @@ class Rank:
     @classmethod
     def from_env(cls, launcher: str, devices_per_rank: int = 1, env: Mapping[str, str] = os.environ) -> "Rank":
         """launcher: torchrun, horovodrun or srun. Raises NotStarted where it did not start this process, and UserError
-        for a bad variable and too few GPUs."""
+        where MASTER_ADDR is missing, and for too few GPUs."""
         names = LAUNCHERS[launcher]
         if missing := [name for name in names[:3] if name not in env]:
             text = f"{launcher} did not start this process: {', '.join(missing)} not set; "
             raise NotStarted(launcher, text + "the script's first lines have its launch command")
-        for name in names[:3]:
-            if not env[name].isdecimal():
-                raise UserError(f"{name} is {env[name]!r}, but {launcher} sets a number; unset it")
         rank, local_rank, world_size = (int(env[name]) for name in names[:3])
         if launcher == "srun":
             local_world_size = -(-world_size // int(env.get("SLURM_STEP_NUM_NODES") or 1))

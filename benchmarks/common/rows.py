@@ -26,14 +26,11 @@ GUARDED_STARTS = ("=", "+", "-", "@", "'")  # a spreadsheet runs the first four
 
 
 def append_rows(results: Path, table: str, rows: Iterable[Mapping[str, object]]) -> None:
-    append_csv(results / f"{table}.csv", TABLES[table], rows)
-
-
-def append_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
     """Each row whole or not at all. What a killed writer left is cut off. Raises ValueError for a value of another
     column, and UserError where the folder cannot be written or the file has other columns."""
-    header, _, lines = table_text(columns, rows).partition("\n")
-    with lock_tables(path.parent), open(path, "ab+", buffering=0) as file:
+    path = results / f"{table}.csv"
+    header, _, lines = table_text(TABLES[table], rows).partition("\n")
+    with lock_tables(results), open(path, "ab+", buffering=0) as file:
         file.seek(0)
         old = file.read()
         size = old.rfind(b"\n") + 1

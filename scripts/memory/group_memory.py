@@ -1,20 +1,20 @@
-"""Memory that a container or a Slurm job leaves this process: its control groups' limits, of version 2 or 1."""
+"""Memory that a container or a Slurm job leaves this process."""
 
 import contextlib
 import math
 import re
 from pathlib import Path
 
-from benchmarks.common.machine import CONTROL_GROUPS, MEMBERSHIP, control_groups
+from benchmarks.common.machine import control_groups
 
 
-def free_group_memory_bytes(folder: Path = CONTROL_GROUPS, membership: Path = MEMBERSHIP) -> float:
+def free_group_memory_bytes() -> float:
     """Infinity without a limit."""
-    return min(map(_free_memory_of_group, control_groups("memory", folder, membership)), default=math.inf)
+    return min(map(_free_memory_of_group, control_groups("memory")), default=math.inf)
 
 
 def _free_memory_of_group(group: Path) -> float:
-    """Pages of files that nobody has used lately count as free."""
+    """Unused pages of files count as free."""
     with contextlib.suppress(OSError, ValueError):
         if (group / "memory.max").exists():
             limit, used, dropped_first = group / "memory.max", group / "memory.current", "inactive_file"

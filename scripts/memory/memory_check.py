@@ -1,9 +1,6 @@
 """Whether a run fits in the memory of the GPUs, before it starts; where it does not, why, and what would fit.
 
-    ./bench forecast-memory --memory-gb 16 --num-devices 4 -- --config configs/v100x4.yaml
-
-A plan on GPUs checks each of its runs, and imports torch only then. RESERVED_BYTES is what a GPU needs beside a step's
-own bytes: an estimate, as no GPU has been measured yet.
+./bench forecast-memory --memory-gb 16 --num-devices 4 -- --config configs/v100x4.yaml
 """
 
 import bisect
@@ -31,7 +28,7 @@ from scripts.memory.group_memory import free_group_memory_bytes
 from scripts.memory.options import MemoryOptions
 from scripts.shared import gpus, strategy_list
 
-RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
+RESERVED_BYTES = 1.5e9  # CUDA's context, cuDNN's workspaces, NCCL's buffers: an estimate
 
 LayoutFunction = Callable[[Config, int], Layout]
 
@@ -44,15 +41,15 @@ class MemoryCase(NamedTuple):
 
 
 def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int, only_gpu_memory: bool = False) -> list[str]:
-    """'' where a case fits, and where there are no GPUs or their memory is unknown. only_gpu_memory: leave out the
-    host's memory, and what would fit, which takes many forecasts."""
+    """'' where a case fits, and where there are no GPUs or their memory is unknown. only_gpu_memory: not the host's,
+    nor what would fit, which takes many forecasts."""
     memory_bytes = gpus.gpu_memory_bytes(ranks_here)
     if memory_bytes is None:
         return [""] * len(cases)
     free_bytes = math.inf
     if not only_gpu_memory:
         free_bytes = min(psutil.virtual_memory().available, free_group_memory_bytes())
-    # rounds differ in their seed, which needs no memory
+    # rounds differ in their seed
     cases = [case._replace(config=dataclasses.replace(case.config, seed=0)) for case in cases]
     reasons = {}
     for case in tqdm(dict.fromkeys(cases), desc="memory forecast", disable=None, leave=False):
@@ -65,8 +62,7 @@ def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int, only_gpu_m
 
 
 def largest_fitting_batch(cases: Sequence[MemoryCase], ranks_here: int) -> tuple[int, dict[MemoryCase, str]]:
-    """Images on a device with which all cases fit, halved from theirs, at least 1, and why cases do not fit with their
-    own."""
+    """Images on a device with which all cases fit, halved from theirs, and why cases do not fit with their own."""
     images = cases[0].config.batch_per_device
     reasons = why_runs_do_not_fit(cases, ranks_here, only_gpu_memory=True)
     refused = {case: why for case, why in zip(cases, reasons, strict=True) if why}
@@ -80,7 +76,7 @@ def largest_fitting_batch(cases: Sequence[MemoryCase], ranks_here: int) -> tuple
 
 
 def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
-    """As the run on GPUs will have it. Of settings that it will refuse, only the global batch."""
+    """As the run on GPUs has it; of settings that it refuses, only the global batch."""
     with contextlib.suppress(UserError):
         mixed = strategy_list.has_fact(strategy, "mixed_precision")
         precision = resolve_precision(config.precision, gpus.min_compute_capability() or gpus.NEWEST_CAPABILITY, mixed)
@@ -96,10 +92,9 @@ def layout_function(strategy: str) -> LayoutFunction:
 
 
 def loader_bytes(config: Config, layout: Layout, num_nodes: int = 1) -> float:
-    """Of training and validation, on the node that keeps most: waiting uint8 images, and page-locked copies."""
+    """On the node that keeps most: waiting uint8 images, and page-locked copies."""
     if config.loader == "synthetic":
         return 0
-    # a worker reads the images of one device, so one process that loads for all is as far ahead as ranks are
     num_workers = machine.resolve_num_workers(config.workers, on_gpu=True)
     num_waiting = num_workers * PREFETCHED_PER_WORKER + NUM_IN_USE
     num_training = num_waiting + 1 + max(1, config.prefetch)
@@ -117,7 +112,7 @@ def why_not_fitting(
     num_nodes: int = 1,
     with_remedy: bool = True,
 ) -> str:
-    """And what fits; '' where it fits, and where its settings are wrong. memory_bytes: of a GPU. free_bytes: of a
+    """And what would fit; '' where it fits, and where its settings are wrong. memory_bytes: of a GPU. free_bytes: of a
     node's host memory."""
     from scripts.memory.memory_forecast import peak_bytes
 
@@ -144,7 +139,7 @@ def why_not_fitting(
 
 
 def describe_remedy(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> str:
-    """The largest batch that fits, and the cut or the micro-batches with which this one would."""
+    """The largest batch, and the cut or micro-batches with which this one fits."""
     batch, option = largest_batch(config, layout_of, num_devices, limit_bytes), "--global-batch"
     layout = layout_of(config, num_devices)
     if config.batch_per_device:
@@ -189,7 +184,7 @@ def best_cut(config: Config, layout: Layout) -> int:
 
 
 def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> int:
-    """Divisible as the layout needs it; 0: none fits."""
+    """0: none fits."""
     from scripts.memory.memory_forecast import peak_bytes
 
     layout = layout_of(config, num_devices)
@@ -199,7 +194,7 @@ def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, l
         return dataclasses.replace(config, global_batch=units * unit)
 
     def peak(units: int) -> int:
-        with contextlib.suppress(UserError):  # so few images that a step cannot be: fewer than what needs most
+        with contextlib.suppress(UserError):  # too few images for a step
             return peak_bytes(of(units), layout)
         return 0
 
@@ -208,7 +203,7 @@ def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, l
 
 
 def batch_of_device(global_batch: int, layout: Layout) -> int:
-    """Divisible as the layout needs it, at most global_batch on all devices; 0: none."""
+    """At most global_batch on all devices; 0: none."""
     images = global_batch // layout.num_devices
     while images * layout.num_devices % (layout.num_shards * layout.num_microbatches):
         images -= 1

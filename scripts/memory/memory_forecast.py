@@ -1,8 +1,7 @@
-"""How much memory a training step takes on each device, before anything runs. What fits: memory_check.py.
+"""How much memory a training step takes on each device, before anything runs.
 
 A step of each stage runs on fake tensors, which have sizes and no data, and every storage is counted from its birth to
-its end: parameters, gradients, momentum, what the backward pass needs, and the peak. It takes seconds, whatever the
-batch. Within 3 % of torch's own allocations on a CPU (tests/memory/test_memory_forecast.py).
+its end. Within 3 % of torch's own allocations on a CPU (tests/memory/test_memory_forecast.py).
 """
 
 import contextlib
@@ -32,8 +31,7 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclasses.dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes on one device. peak is the most at one time; the others are parts of it, though not all at that time.
-    momentum: all that the optimizer keeps."""
+    """Bytes on one device. peak: the most at one time. momentum: all that the optimizer keeps."""
 
     parameters: int
     gradients: int
@@ -43,7 +41,7 @@ class MemoryNeed:
 
 
 class MemoryTally(TorchDispatchMode):
-    """Bytes of the storages that operations make while it lasts: those alive now, and the most at one time."""
+    """Bytes of the storages that operations make: alive now, and the most at one time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,8 +76,8 @@ class MemoryTally(TorchDispatchMode):
 
 
 def forecast(config: Config, layout: Layout) -> list[MemoryNeed]:
-    """What the device of each stage needs for a step. Raises UserError for a cut that the model does not have, and for
-    so few and small images that BatchNorm sees one value a channel, which it refuses."""
+    """What the device of each stage needs for a step. Raises UserError for a cut that the model does not have, and
+    where BatchNorm would see one value a channel."""
     num_images = config.global_batch // layout.num_shards
     with torch.device("meta"):
         plan = draw_model(config, IMAGENET_CLASSES)
@@ -109,7 +107,6 @@ def forecast(config: Config, layout: Layout) -> list[MemoryNeed]:
         if layout.whole_model_on_each:
             with fake:
                 share = max(1, config.global_batch // (layout.num_devices))
-                # the gradients and the momentum of its own stage
                 whole = _evaluation_peak(net, config, share) + need.parameters + max(need.parameters, need.momentum)
             elsewhere = _num_bytes(net.parameters()) - need.parameters
             need = dataclasses.replace(need, peak=max(need.peak + elsewhere, whole))
@@ -118,8 +115,7 @@ def forecast(config: Config, layout: Layout) -> list[MemoryNeed]:
 
 
 def _make_fake(net: nn.Module) -> None:
-    """Give a model of the meta device fake tensors. It is not drawn among these: some initial weights ask for values,
-    which fake tensors do not have."""
+    """Of a model of the meta device. Drawn on fake tensors, some initial weights would ask for values."""
     for module in net.modules():
         for name, parameter in [*module.named_parameters(recurse=False)]:
             module.register_parameter(name, nn.Parameter(torch.empty(parameter.shape)))
@@ -136,14 +132,14 @@ def _stage_need(
     last: bool,
     block_bytes: Sequence[int],
 ) -> MemoryNeed:
-    """One micro-batch through a stage, forwards and back, and the sum for as many as wait. block_bytes: weights of each
-    residual block, of which FSDP makes a group."""
+    """One micro-batch through a stage, forwards and back, and the sum for as many as wait. block_bytes: of the residual
+    blocks' weights, which FSDP gathers together."""
     parameters = _num_bytes(stage.parameters())
     momentum = sum(_num_bytes(state_of_zeros(config, each).values()) for each in stage.parameters())
     dtype = AUTOCAST.get(layout.autocast or config.precision)
     autocast = torch.autocast("cpu", dtype) if dtype else contextlib.nullcontext()
     num_weight_shards = layout.num_weight_shards
-    if num_weight_shards > 1:  # a rank keeps its share of each gradient, which is added below
+    if num_weight_shards > 1:  # a rank's share of gradients is added below
         for parameter in stage.parameters():
             parameter.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
     with MemoryTally() as tally:
@@ -166,7 +162,7 @@ def _stage_need(
         step = max(tally.peak - before + 2 * largest, activations + 3 * largest) + parameters - sum(block_bytes)
         peak = rest + max(step + 2 * shard, 3 * shard + images.nbytes)
         return MemoryNeed(shard, shard, momentum, activations, peak)
-    # The update keeps gradients with the weight decay in them beside the gradients.
+    # The update has copies of the gradients, with the weight decay.
     peak = max(tally.peak + (waiting - 1) * activations, before + 2 * parameters + images.nbytes)
     return MemoryNeed(
         parameters,
@@ -192,15 +188,13 @@ def _num_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 @functools.cache
 def peak_bytes(config: Config, layout: Layout) -> int:
-    """What the fullest device needs for a step, the first one with the images that are copied to it meanwhile. Raises
-    UserError as forecast does."""
+    """Of the fullest device, the first one with images that are copied to it meanwhile. Raises UserError."""
     first, *others = forecast(config, layout)
     return max([first.peak + prefetched_bytes(config, layout), *(need.peak for need in others)])
 
 
 def prefetched_bytes(config: Config, layout: Layout) -> int:
-    """uint8 images on the device that reads: those copied ahead, and those that the step was made of, whose memory the
-    next copy may not have yet."""
+    """uint8 images on the device that reads: those copied ahead, and the step's own."""
     if config.loader == "synthetic":
         return 0
     num_images = config.global_batch // (1 if layout.one_process_loads else layout.num_shards)
@@ -208,6 +202,5 @@ def prefetched_bytes(config: Config, layout: Layout) -> int:
 
 
 def num_blocks(config: Config) -> int:
-    """Residual blocks of the model: a cut lies between two of them."""
     with torch.device("meta"):
         return len(blocks_of(draw_model(config, IMAGENET_CLASSES)))

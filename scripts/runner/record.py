@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from tqdm import tqdm
 
-from benchmarks.common.columns import columns_from
+from benchmarks.common.columns import REQUESTED_COLUMNS
 from benchmarks.common.errors import timed_out
 from benchmarks.common.files import hold_lock
 from benchmarks.common.machine import boot_id
@@ -126,7 +126,7 @@ def row_at_start(folder: RunFolder, plan: Mapping[str, Any], env: Mapping[str, s
         "repeat": plan["round"],
         "position": plan["position"] or None,
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        **{name: plan["requested"].get(name) for name in columns_from("requested")},
+        **{name: plan["requested"].get(name) for name in REQUESTED_COLUMNS},
         "oversubscribed": ranks > cores and not gpus,
         "commit": commit,
         "dirty": bool(source_version.local_changes()) if commit else None,

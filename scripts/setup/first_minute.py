@@ -40,7 +40,7 @@ def describe_machine() -> list[str]:
     lines = [f"{platform.system()} {platform.machine()}, Python {platform.python_version()}; {describe_devices()}"]
     if missing:
         lines += [f"no {' and '.join(missing)}: horovod_ddp will be skipped; Debian: apt install g++ make python3-dev"]
-    if shutil.which("sinfo") and not any(name.startswith("nvidia") for name in machine.list_devices(machine.DEVICES)):
+    if shutil.which("sinfo") and not any(name.startswith("nvidia") for name in machine.list_devices()):
         newest, oldest = BUILDS[0], BUILDS[-1]
         capability = ".".join(map(str, newest.capability))
         lines.append(
@@ -52,7 +52,7 @@ def describe_machine() -> list[str]:
 
 def describe_devices() -> str:
     """A node alone shows no GPU that computes: laptops have one of their display."""
-    devices = machine.list_devices(machine.DEVICES)
+    devices = machine.list_devices()
     if num_nvidia := sum(name.startswith("nvidia") for name in devices):
         return f"{num_nvidia} NVIDIA GPU{'s' * (num_nvidia > 1)}"
     if WSL in devices:

@@ -1,4 +1,4 @@
-"""Words of a command line: those after `--`, and paths that were typed in another folder than the checkout's."""
+"""Words after `--`, and paths that were typed in another folder than the checkout's."""
 
 from collections.abc import Sequence
 from pathlib import Path

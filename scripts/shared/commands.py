@@ -1,4 +1,4 @@
-"""Commands that are printed for people to paste. A name in them may come from somebody else. Needs no torch.
+"""Commands for people to paste. Needs no torch.
 
 >>> bench_command("data pack", pack="full", data="/data/of $(me)")
 "./bench data pack --pack full --data '/data/of $(me)'"

@@ -1,8 +1,6 @@
-"""Strategies of another repository: scripts in the folder that --strategy-dir names, written as those of benchmarks/.
+"""Strategies of another repository: scripts in the folder that --strategy-dir names. Needs no torch.
 
-    ./bench run single mine --strategy-dir ../my-library/benchmarks
-
-The settings of their runs have STRATEGY_SOURCE, a hash of the folder's Python files. Needs no torch.
+./bench run single mine --strategy-dir ../my-library/benchmarks
 """
 
 import functools
@@ -22,6 +20,7 @@ BENCHMARKS = ROOT / "benchmarks"
 FOLDER_VARIABLE, NAME_VARIABLE = "STRATEGY_DIR", "EXTERNAL_STRATEGY"
 """Which folder; and which strategy of it launchers/external.sh starts."""
 STRATEGY_SOURCE = "strategy_source"
+"""A setting: the folder's source_hash."""
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 HASH_DIGITS = 16
 
@@ -46,38 +45,22 @@ def external_script(name: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def external_names() -> list[str]:
-    """Of scripts with a function build."""
-    folder = external_folder()
-    paths = sorted(folder.glob("*.py")) if folder else []
-    return [path.stem for path in paths if NAME.fullmatch(path.stem) and path.is_file() and has_build(path)]
-
-
-def has_build(script: Path) -> bool:
-    return re.search(rb"^def build\(", script.read_bytes(), re.MULTILINE) is not None
-
-
 @functools.cache
 def source_hash(folder: Path) -> str:
-    """Of names and bytes of all Python files."""
+    """Of names and bytes of all Python files outside of hidden folders, such as environments."""
     digest = hashlib.sha256()
-    for path in python_files(folder):
+    for path in sorted(folder.rglob("*.py")):
         name, content = path.relative_to(folder).as_posix(), path.read_bytes()
-        digest.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
+        if not name.startswith(".") and "/." not in name:
+            digest.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
     return digest.hexdigest()[:HASH_DIGITS]
 
 
-def python_files(folder: Path) -> list[Path]:
-    """Without hidden folders, such as environments."""
-    found = sorted(folder.rglob("*.py"))
-    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-
-
 def load_external(script: Path) -> ModuleType:
-    """Raises UserError where it cannot be imported, whatever it raises, or lacks `build` or `layout`."""
+    """Raises UserError where it cannot be imported, or lacks `build` or `layout`."""
     find_helpers(script)
     spec = importlib.util.spec_from_file_location(f"external_{script.stem}", script)
-    assert spec is not None and spec.loader is not None  # which a name that ends in .py has
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
     try:

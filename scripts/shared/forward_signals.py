@@ -18,7 +18,7 @@ from typing import Any
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PR_SET_PDEATHSIG = 1
 STDERR = 2
-_LIBC = ctypes.CDLL(None)  # loaded here, since a forked child should load nothing
+_LIBC = ctypes.CDLL(None)  # a forked child should load nothing
 
 
 def ending_signals() -> list[signal.Signals]:
@@ -27,8 +27,8 @@ def ending_signals() -> list[signal.Signals]:
 
 
 def die_with_parent() -> Callable[[], None]:
-    """For preexec_fn: the kernel sends the child SIGTERM when this process ends, even by SIGKILL. Start the child from
-    the main thread: what counts is the thread's end (prctl(2))."""
+    """For preexec_fn: the child gets SIGTERM when this process ends, even by SIGKILL. Start it from the main thread,
+    whose end counts (prctl(2))."""
     return functools.partial(_end_with, os.getpid())
 
 
@@ -39,12 +39,8 @@ def _end_with(parent: int) -> None:
 
 
 def end_on_signals() -> None:
-    """With one line on stderr and exit code 128 + signal.
-
-    SystemExit is raised, so that temporary folders are removed and child processes end; during an import the process
-    exits at once. A second signal is ignored, since a terminal and make may both send one. A third ends the process at
-    once.
-    """
+    """With one line on stderr and exit code 128 + signal, by SystemExit; during an import, and at the third signal, at
+    once. A second signal is ignored, since a terminal and make may both send one."""
     owner, received = os.getpid(), 0
 
     def end(signum: int, frame: FrameType | None) -> None:
@@ -70,7 +66,7 @@ def end_on_signals() -> None:
 
 @contextlib.contextmanager
 def held_signals() -> Iterator[None]:
-    """They wait until the end of the block. No mask does that: a library's thread may get the signal."""
+    """They wait until the block's end. A mask would leave them to a library's thread."""
     received: list[int] = []
     before = {each: signal.signal(each, lambda signum, frame: received.append(signum)) for each in ending_signals()}
     try:
@@ -102,15 +98,13 @@ class SignalForwarder:
 
     def run(self, command: Sequence[object], *, after_signal: bool = False, **popen: Any) -> int:
         """The exit code, less than 0 for a signal. after_signal: start it although a signal was received before. popen:
-        keywords of Popen; with start_new_session, a signal goes to the child's group. The child inherits inheritable
-        file descriptors, such as a set's lock."""
+        keywords of Popen; with start_new_session, a signal goes to the child's group."""
         num_received = self._num_received  # first: what comes from here on ends the child
         if self.signum and not after_signal:
             return -self.signum
         words = [str(word) for word in command]
         self._has_session = bool(popen.get("start_new_session"))
-        # The child has SIGINT blocked until it sets handlers. Else Ctrl-C would print the traceback of a Python program
-        # that is still starting. SIGTERM ends the child meanwhile.
+        # SIGINT is blocked until the child sets handlers: no traceback of a program that is still starting
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             self._child = subprocess.Popen(words, preexec_fn=die_with_parent(), close_fds=False, **popen)

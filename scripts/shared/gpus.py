@@ -18,8 +18,7 @@ def min_compute_capability() -> tuple[int, int] | None:
 
 
 def gpu_memory_bytes(num_used: int) -> float | None:
-    """Of the smallest of the first num_used GPUs: GPU_MEMORY_GB (10^9 bytes), else as torch says; None where nobody
-    knows."""
+    """Of the smallest of the first num_used GPUs: GPU_MEMORY_GB, else as torch says; None where nobody knows."""
     if not machine.num_gpus():
         return None
     if text := os.environ.get("GPU_MEMORY_GB", ""):

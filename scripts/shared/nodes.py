@@ -1,4 +1,4 @@
-"""The machines of a run: this one's number, and how many ranks all have, as HOSTS, NNODES or a Slurm job say."""
+"""The machines of a run, as HOSTS, NNODES or a Slurm job say."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def node_rank() -> int:
 
 
 def ranks_and_nodes(ranks_here: int) -> tuple[int, int]:
-    """In all, by HOSTS, NNODES, or the Slurm job around this process. Raises UserError."""
+    """In all. Raises UserError."""
     if text := os.environ.get("HOSTS", ""):
         hosts = [match for host in text.split(",") if (match := HOST.fullmatch(host))]
         if len(hosts) != text.count(",") + 1:

@@ -1,4 +1,4 @@
-"""How a program ends: its exit code, and one line on stderr for a mistake of the user's. Needs no torch.
+"""How a program ends. Needs no torch.
 
 if __name__ == "__main__":
     run_main_and_exit(lambda: main(tyro.cli(Options)))
@@ -21,8 +21,7 @@ def run_main_and_exit(main: Callable[[], int | None], *, errors: Errors = (UserE
 
 
 def exit_code(main: Callable[[], int | None], *, errors: Errors = (UserError,), writes: str = "") -> int:
-    """2 after one of `errors`, which is a line on stderr. writes: what the program writes to RESULTS; then an OSError
-    is such a line as well."""
+    """2 after one of `errors`, which is a line on stderr. writes: to RESULTS; then an OSError is such a line, too."""
     try:
         return main() or 0
     except errors as error:

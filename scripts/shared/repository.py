@@ -1,4 +1,4 @@
-"""Where this checkout lies, and how folders with checkouts of other commits are called. Standard library alone."""
+"""Where this checkout lies, and names of checkouts of other commits. Standard library alone."""
 
 import os
 import re
@@ -6,9 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKOUTS_PREFIX = ".worktrees-"
-"""Of folders in results/ with checkouts of other commits."""
+"""In results/."""
 CHECKOUTS_NAME = re.compile(rf"{re.escape(CHECKOUTS_PREFIX)}(?P<pid>\d+)@(?P<space>.+)-[^-]+")
-"""The process that made it, its process_space, and a name of its own."""
 
 
 def own_checkouts_prefix() -> str:

@@ -1,4 +1,4 @@
-"""A rank of a strategy of another repository: runs its script as a program. launchers/external.sh starts it.
+"""A rank of a strategy of another repository, for launchers/external.sh.
 
 STRATEGY_DIR=../my-library/benchmarks python -m scripts.shared.run_external mine --config configs/smoke.yaml
 """

@@ -23,7 +23,7 @@ def commit() -> str | None:
 def local_changes() -> str:
     """A hash of what differs from the commit, new source files included; '' for nothing. Without git, of all
     sources."""
-    # the user's own diff program may open a window and wait, or print nothing
+    # not by the user's own diff program
     changed = git("diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
     if changed is None:
         found = (path for folder in SOURCES for path in (ROOT / folder).rglob("*.*"))
@@ -54,8 +54,7 @@ def is_shallow() -> bool:
 
 
 def git(*arguments: str) -> bytes | None:
-    """None where git fails or is missing, and in another repository, into which a release may be unpacked. In a session
-    of its own: Ctrl-C must not leave half a worktree."""
+    """None where git fails or is missing, and in another repository, into which a release may be unpacked."""
     top = _run("rev-parse", "--show-toplevel")
     if top is None or Path(os.fsdecode(top.removesuffix(b"\n"))).resolve() != ROOT.resolve():
         return None
@@ -91,7 +90,7 @@ def _start(*arguments: str) -> subprocess.CompletedProcess[bytes] | None:
             env=git_environment(),
             capture_output=True,
             check=False,
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C must not leave half a worktree
         )
     except OSError:  # no git here
         return None

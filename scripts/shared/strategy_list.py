@@ -1,5 +1,4 @@
-"""The strategies, and the baselines of mixed precision. One of another repository (external.py) is in no list. Needs no
-torch."""
+"""The strategies, and the baselines of mixed precision. Needs no torch."""
 
 import ast
 import difflib
@@ -11,18 +10,11 @@ from types import ModuleType
 from benchmarks.common.config import Config, Precision, resolve_precision
 from benchmarks.common.errors import UserError
 from scripts.shared import gpus
-from scripts.shared.external import (
-    BENCHMARKS,
-    NAME,
-    external_folder,
-    external_names,
-    external_script,
-    load_external,
-)
+from scripts.shared.external import BENCHMARKS, NAME, external_folder, external_script, load_external
 from scripts.shared.nodes import ranks_and_nodes
 
 BASELINE = "single"  # what speed-ups are over
-# What bench-all runs by default, in the order of the story: the baseline, then what people know. Others follow by name.
+# What bench-all runs by default, in this order; others follow by name.
 CORE_STRATEGIES = [
     BASELINE, "dataparallel", "ddp", "ddp_spawn", "apex_ddp", "ddp_amp", "horovod_ddp", "hybrid_parallel",
     "model_parallel", "pipeline_parallel", "slurm",
@@ -38,8 +30,8 @@ def all_strategies() -> list[str]:
 
 
 def parse_strategies(text: str) -> list[str]:
-    """All of this repository for no text, and for `all`. Raises UserError with the nearest name for an unknown
-    strategy, and for one that two repositories have."""
+    """All of this repository for no text, and for `all`. Raises UserError for an unknown strategy, and for one that two
+    repositories have."""
     known, folder = all_strategies(), external_folder()
     if text.strip() == "all":
         return known
@@ -47,11 +39,10 @@ def parse_strategies(text: str) -> list[str]:
         if folder and name in known and (folder / f"{name}.py").exists():
             raise UserError(f"{folder / name}.py has the name of a strategy of this repository; rename it")
         if not is_known(name):
-            own = external_names()
-            near = difflib.get_close_matches(name, [*own, *known], n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            if folder:
-                hint += f"; {folder} has {', '.join(own) or 'no strategy'}, whose names have to be {NAME.pattern}"
+            own = [path.stem for path in folder.glob("*.py")] if folder else []
+            there = [*known, *filter(NAME.fullmatch, own)]
+            near = difflib.get_close_matches(name, there, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(there)}"
             raise UserError(f"no strategy {name!r}; {hint}")
     return list(dict.fromkeys(text.split())) or known
 
@@ -69,7 +60,6 @@ def is_known(strategy: str) -> bool:
 
 
 def script_of(strategy: str) -> Path:
-    """Of this repository first."""
     path = BENCHMARKS / f"{strategy}.py"
     return path if path.exists() else external_script(strategy) or path
 
@@ -81,8 +71,8 @@ def load_script(strategy: str) -> ModuleType:
 
 
 def has_fact(strategy: str, name: str) -> bool:
-    """In the script's FACTS, read without an import of torch: `one_node`, it cannot span nodes; `mixed_precision`, it
-    scales gradients, and takes fp32, the default, as auto. Raises UserError where the script is no Python."""
+    """In the script's FACTS, read without an import: `one_node`, it cannot span nodes; `mixed_precision`, it scales
+    gradients, and takes fp32, the default, as auto. Raises UserError where the script is no Python."""
     script = script_of(strategy)
     try:
         tree = ast.parse(script.read_text(encoding="utf-8"))
@@ -99,11 +89,8 @@ def total_ranks_and_nodes(strategy: str, ranks_here: int) -> tuple[int, int]:
 
 
 def comparison_runs_of_mixed_precision(config: Config, strategies: Sequence[str]) -> list[tuple[str, Precision, int]]:
-    """(strategy, precision, ranks on this machine; 0: as the others).
-
-    Mixed-precision strategies are compared with the baseline in the same precision, which cannot train in fp16: there
-    with one rank of the first of them.
-    """
+    """(strategy, precision, ranks on this machine; 0: as the others): the baseline in the same precision, or in fp16,
+    in which it cannot train, one rank of the first such strategy."""
     mixed = [name for name in strategies if has_fact(name, "mixed_precision")]
     if not mixed or BASELINE not in strategies:
         return []

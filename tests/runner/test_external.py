@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import re
 import shutil
 import subprocess
 
@@ -96,11 +95,8 @@ def test_names_of_another_repository(others, monkeypatch, make_request):
     assert run.requested[STRATEGY_SOURCE] == source_hash(others) and run.variables["EXTERNAL_STRATEGY"] == "mine"
     for name in ("../mine", "mine.py", ""):
         assert not strategy_list.is_known(name)
-    (others / "My-own.py").write_text("def build(config): ...\n")
-    own = re.escape("other repository has mine, whose names have to be [a-z][a-z0-9_]*")
-    for name in ("yours", "My-own"):
-        with pytest.raises(UserError, match=f"no strategy '{name}'; .*{own}"):
-            strategy_list.parse_strategies(name)
+    with pytest.raises(UserError, match=r"no strategy 'yours'; .* mine"):
+        strategy_list.parse_strategies("yours")
     with pytest.raises(UserError, match=r"did you mean mine\?"):
         strategy_list.parse_strategies("mine2")
     shutil.copy(others / "mine.py", others / "ddp.py")
