@@ -23,7 +23,7 @@ def photograph(width: int, height: int) -> Image.Image:
 
 
 def inverted_cmyk() -> bytes:
-    """What Adobe writes: ink is stored inverted, with black."""
+    """What Adobe writes."""
     planes = [photograph(301, 203).getchannel(0).rotate(90 * turn) for turn in range(4)]
     return encoded(Image.merge("CMYK", planes))
 
@@ -35,8 +35,7 @@ def turned() -> bytes:
 
 
 def sampled_1_x_2() -> bytes:
-    """4:4:0. Pillow writes 2 x 1 (4:2:2); with a header of as many blocks in another place it is half as wide and twice
-    as high."""
+    """4:4:0: what Pillow writes as 4:2:2, with another header."""
     width, height = 256, 192
     content = bytearray(encoded(photograph(width, height), subsampling=1))
     frame = content.index(b"\xff\xc0")  # SOF0: length, precision, height, width, components, and each one's sampling
@@ -46,7 +45,7 @@ def sampled_1_x_2() -> bytes:
 
 
 def ycck() -> bytes:
-    """CMYK of which three channels are coded as brightness and colours, as Photoshop writes it."""
+    """As Photoshop writes it."""
     content = bytearray(inverted_cmyk())
     adobe = content.index(b"Adobe")
     content[adobe + 11] = 2  # the colour transform, which Pillow leaves at 0
@@ -58,7 +57,6 @@ HARD = {
     "4:4:0": sampled_1_x_2,
     "RGB-coded": lambda: encoded(photograph(301, 203), keep_rgb=True),
     "progressive": lambda: encoded(photograph(500, 375), progressive=True),
-    "odd sizes": lambda: encoded(photograph(333, 217), subsampling=2),
     "1 pixel": lambda: encoded(photograph(1, 1)),
     "a strip": lambda: encoded(photograph(900, 20)),
     "grey": lambda: encoded(photograph(301, 203).convert("L")),
@@ -87,15 +85,12 @@ def png_without_pixels() -> bytes:
     return whole[: whole.index(b"IDAT") - 4] + whole[whole.index(b"IEND") - 4 :]
 
 
-# What no decoder reads. Other formats are never handed to one: for an EPS Pillow would start Ghostscript, and some JPEG
-# 2000 stop nvimgcodec by SIGFPE.
+# What no decoder reads. For an EPS Pillow would start Ghostscript.
 BAD = {
     "empty": lambda: b"",
-    "text": lambda: b"not an image",
     "its first bytes only": lambda: b"\xff\xd8\xff",
     "cut off": lambda: (whole := encoded(photograph(400, 300)))[: len(whole) * 3 // 4],
     "an EPS": lambda: encoded(photograph(64, 64), "EPS"),
-    "a JPEG 2000": lambda: encoded(photograph(64, 64), "JPEG2000"),
     "a height of 0": lambda: with_size(320, 0),
     "a damaged size": lambda: with_size(65_500, 65_500),
     "a PNG without pixels": png_without_pixels,
@@ -103,7 +98,6 @@ BAD = {
 
 
 def write_hard(data: Path) -> Path:
-    """train/ and val/ with each of HARD once, in two classes."""
     for number, (name, content) in enumerate(HARD.items()):
         for part in ("train", "val"):
             folder = data / part / f"class {number % 2}"

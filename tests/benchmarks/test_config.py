@@ -1,4 +1,4 @@
-"""The one place where a user's settings come in: mistakes are named, nothing is executed, later settings win."""
+"""Settings: mistakes are named, nothing is executed, later ones win."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ from benchmarks.common.run_folder import RunFolder
 
 @pytest.fixture
 def yaml_file(tmp_path):
-    """yaml_file(text): the path of a configuration with that text."""
+    """yaml_file(text): its path."""
 
     def write(text: str) -> str:
         path = tmp_path / "a file.yaml"
@@ -50,8 +50,6 @@ def test_a_file_overrides_defaults_and_flags_override_the_file(yaml_file):
         ("arch: resnet5O", "resnet50"),
         ("cut: middle", "cut is 'middle'"),
         ("global_batch: 32.0", "global_batch is 32.0"),
-        ("resume: 1", "resume is 1"),
-        ("epochs:", "epochs is None"),
         ("- lr", "a list"),
         ("lr: [", "plain YAML"),
     ],
@@ -65,7 +63,7 @@ def test_a_mistake_in_a_file_is_named(yaml_file, text, named):
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"data: \xe9")
-    for path in (tmp_path / "missing.yaml", tmp_path, tmp_path / "latin.yaml"):
+    for path in (tmp_path / "missing.yaml", tmp_path / "latin.yaml"):
         with pytest.raises(UserError, match=str(path)):
             load_config(["--config", str(path)])
 
@@ -78,32 +76,21 @@ def test_a_configuration_of_others_runs_no_code(yaml_file, tmp_path):
     assert not victim.exists()
 
 
-@pytest.mark.parametrize("flags, near", [(["--arch", "resnet5O"], "resnet50"), (["--global-batch", "many"], "many")])
-def test_a_mistake_in_a_flag_ends_with_2_and_is_named(flags, near, capsys):
+def test_a_mistake_in_a_flag_is_named(capsys):
     with pytest.raises(SystemExit) as error:
-        load_config(flags)
-    assert error.value.code == 2 and near in capsys.readouterr().err
-
-
-def test_a_flag_that_is_none_gets_the_nearest():
-    with pytest.raises(UserError, match=r"--global-bach.*global_batch"):
-        load_config(["--global-bach=3"])
-
-
-@pytest.mark.parametrize("flag, value", [("epochs", "0"), ("workers", "-1"), ("lr", "nan"), ("timeout-s", "inf")])
-def test_a_number_out_of_range_is_refused(flag, value):
-    with pytest.raises(UserError, match=flag.replace("-", "_")):
-        load_config([f"--{flag}", value])
+        load_config(["--arch", "resnet5O"])
+    assert error.value.code == 2 and "resnet50" in capsys.readouterr().err
+    for flag, named in (("--global-bach=3", "global_batch"), ("--epochs=0", "epochs"), ("--lr=nan", "lr is nan")):
+        with pytest.raises(UserError, match=named):
+            load_config([flag])
 
 
 @pytest.mark.parametrize(
     ("text", "flags", "batches"),
     [
-        ("", [], (256, 0)),
         ("batch_per_device: 16", [], (0, 16)),
         ("batch_per_device: 16", ["--global-batch", "8"], (8, 0)),
         ("global_batch: 64", ["--batch-per-device=4"], (0, 4)),
-        ("global_batch: 0\nbatch_per_device: 16", [], (0, 16)),  # as a run's own file has it
     ],
 )
 def test_one_batch_is_asked_for_and_a_flag_beats_the_file(yaml_file, text, flags, batches):
@@ -150,8 +137,7 @@ def test_tensor_cores_get_channels_last_unless_a_layout_is_asked_for():
 
 
 def test_adamw_has_defaults_of_its_own(tmp_path):
-    """Protects who adds `--arch` to a command for ResNets from SGD's learning rate, with which AdamW diverges; and who
-    chose values for AdamW from losing them."""
+    """With SGD's learning rate it diverges; and a file's values for AdamW stay."""
 
     def loaded(*flags: object) -> tuple[float, int, float]:
         config = load_config([*map(str, flags)])
@@ -160,36 +146,22 @@ def test_adamw_has_defaults_of_its_own(tmp_path):
     of_resnet, of_none = tmp_path / "resnet.yaml", tmp_path / "none.yaml"
     of_resnet.write_text("arch: resnet18\nlr: 0.5\nweight_decay: 0.25\n")
     of_none.write_text("lr: 0.002\n")
-    assert loaded("--arch", "resnet18") == (0.1, 256, 1e-4)
-    assert loaded("--arch", "vit_b_16") == (3e-3, 4096, 0.3) and loaded("--arch=convnext_tiny") == (4e-3, 4096, 0.05)
-    assert loaded("--arch", "vit_b_16", "--lr", "0.1", "--weight-decay", "1e-4") == (0.1, 4096, 1e-4)
+    assert loaded("--arch", "vit_b_16", "--weight-decay", "1e-4") == (3e-3, 4096, 1e-4)
+    assert loaded("--arch=convnext_tiny") == (4e-3, 4096, 0.05)
     assert loaded("--config", of_resnet, "--arch", "vit_b_16") == (3e-3, 4096, 0.3)
     assert loaded("--config", of_resnet, "--arch", "resnet50") == (0.5, 256, 0.25)
     assert loaded("--config", of_none, "--arch", "vit_b_16") == (2e-3, 4096, 0.3)
 
 
-@pytest.mark.parametrize(
-    "flags, named",
-    [
-        ("--arch vit_b_16 --norm group", "norm group"),
-        ("--arch vit_b_16 --image-size 56", "use 64"),
-        ("--arch convnext_tiny --image-size 31", "at least 32"),
-    ],
-)
-def test_what_a_model_does_not_have_is_refused(flags, named):
-    with pytest.raises(UserError, match=named):
-        load_config(flags.split())
+def test_what_a_model_does_not_have_is_refused():
+    for flag, named in (("--norm=group", "norm group"), ("--image-size=56", "use 64")):
+        with pytest.raises(UserError, match=named):
+            load_config(["--arch", "vit_b_16", flag])
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"arch": "vit_b_16", "lr": 0.1, "lr_batch": 256, "weight_decay": 1e-4},  # a ResNet's defaults, typed
-        {"data": 'a "b" #c: é', "lr": 1 / 3, "global_batch": 0, "batch_per_device": 3, "cut": 2, "resume": True},
-    ],
-)
-def test_a_script_reads_the_configuration_that_the_plan_wrote(tmp_path, values):
-    """To the last bit: what was resolved at the plan is what the script trains."""
+def test_a_script_reads_the_configuration_that_the_plan_wrote(tmp_path):
+    values = {"arch": "vit_b_16", "lr_batch": 256, "weight_decay": 1e-4}  # a ResNet's defaults, typed
+    values |= {"data": 'a "b" #c: é', "lr": 1 / 3, "global_batch": 0, "batch_per_device": 3, "cut": 2, "resume": True}
     config = Config(**values, config="my own.yaml")
     folder = RunFolder.create(tmp_path, "ddp", 1)
     folder.write_plan(config, {"round": 1})

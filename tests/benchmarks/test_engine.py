@@ -1,7 +1,6 @@
 """The clock, the timed windows, and what a run tells of itself."""
 
 import dataclasses
-import importlib.metadata
 import itertools
 import os
 import signal
@@ -9,12 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_gpus import STEPS, see_gpus, train_on_nothing
+from fake_gpus import see_gpus
 from support import make_run_folder
 
 from benchmarks import single
 from benchmarks.common import clock as clock_module
-from benchmarks.common import engine
 from benchmarks.common.clock import Clock
 from benchmarks.common.columns import TABLES
 from benchmarks.common.config import Config
@@ -32,14 +30,12 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def config(tiny_data) -> Config:
-    """Three steps and one evaluation."""
     small = {"arch": "resnet18", "image_size": 32, "global_batch": 8, "workers": 0, "steps": 3}
     return Config(data=str(tiny_data), warmup_steps=1, windows=1, window_steps=1, **small)
 
 
 @pytest.fixture
 def run_dir(tmp_path, monkeypatch):
-    """Where the run finds its folder, as under a launcher."""
     folder = make_run_folder(tmp_path / "a set" / "logs" / "run")
     monkeypatch.setenv("RUN_DIR", str(folder))
     return folder
@@ -55,7 +51,7 @@ def test_a_window_on_a_cpu_is_as_long_as_its_steps(monkeypatch):
     window = Clock([CPU])
     window.start()
     window.tick()
-    assert window.tick() == window.num_steps == 2
+    window.tick()
     seconds, step_ms = window.stop()
     assert step_ms == pytest.approx([100, 100]) and seconds == pytest.approx(0.2)
 
@@ -78,8 +74,6 @@ def test_a_window_on_a_gpu_begins_and_ends_when_the_gpu_has_nothing_left_to_do(m
 
 
 class Noting(Clock):
-    """Notes its calls."""
-
     def __init__(self, events: list[str]):
         super().__init__([CPU])
         self.events = events
@@ -90,7 +84,7 @@ class Noting(Clock):
 
     def tick(self):
         self.events.append("step")
-        return super().tick()
+        super().tick()
 
 
 def test_windows_hold_neither_the_warm_up_nor_an_epochs_first_step(config, run_dir):
@@ -115,19 +109,18 @@ def test_each_step_has_a_learning_rate_of_its_own(config):
     assert rates == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 0.8, 0.8, 0.8])
 
 
-@pytest.mark.parametrize("period", [0, 4])
-def test_a_window_of_local_sgd_ends_when_all_ranks_have_done_its_steps(config, period):
-    """Its ranks wait for each other once a period: rank 0's own time would leave out what it waits for slower ones."""
+def test_a_window_of_local_sgd_ends_when_all_ranks_have_done_its_steps(config):
+    """Its ranks wait for each other only once a period."""
     events = []
     strategy = single.build(dataclasses.replace(config, steps=4, window_steps=2))
-    changes = {"layout": Layout(period=period), "all_reduce": lambda tensor: events.append("all-reduce") or tensor}
+    changes = {"layout": Layout(period=4), "all_reduce": lambda tensor: events.append("all-reduce") or tensor}
     fit(dataclasses.replace(strategy, **changes), Noting(events))
     last = len(events) - events[::-1].index("step")
-    assert events[last - (3 if period else 2) : last] == ["step", *["all-reduce"] * (period > 0), "step"]
+    assert events[last - 3 : last] == ["step", "all-reduce", "step"]
 
 
 def test_nothing_is_written_between_two_windows(config, run_dir, monkeypatch):
-    """Or a window would start with a full queue: meanwhile the loader's workers went on."""
+    """Or the loader's workers would fill their queue meanwhile."""
     events = []
     for name in ("fsync", "replace"):
         function = getattr(os, name)
@@ -138,51 +131,12 @@ def test_nothing_is_written_between_two_windows(config, run_dir, monkeypatch):
     assert "disk" not in events[events.index("start") : last_start] and "disk" in events[last_start:]
 
 
-def test_the_windows_before_a_failure_are_rows(config, run_dir):
-    strategy = single.build(dataclasses.replace(config, steps=8, windows=3, window_steps=2))
-    num_steps = itertools.count()
-
-    def step(images, target):
-        if next(num_steps) == 6:
-            raise ArithmeticError("planted")
-        return strategy.step(images, target)
-
-    with pytest.raises(ArithmeticError):
-        fit(dataclasses.replace(strategy, step=step))
-    assert len(read_table(run_dir.parents[1], "windows")) == 2
-
-
 def test_a_window_that_never_fits_is_refused():
     fits = Config(epochs=2, warmup_steps=12, window_steps=8)
     check_windows_fit(fits, 10)  # steps 2 to 9 of the second epoch
-    for change in ({"warmup_steps": 13}, {"window_steps": 9}, {"epochs": 1}, {"warmup_steps": 0, "window_steps": 10}):
+    for change in ({"warmup_steps": 13}, {"window_steps": 9}, {"warmup_steps": 0, "window_steps": 10}):
         with pytest.raises(UserError, match="no timed window fits"):
             check_windows_fit(dataclasses.replace(fits, **change), 10)
-
-
-def test_peak_memory_is_of_the_windows_on_the_gpu_that_had_most(monkeypatch):
-    """Forgotten once, right before the first window, and read before the evaluation."""
-    see_gpus(monkeypatch, 4)
-    happened, peaks = [], []
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: int(index < 2))
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda index: happened.append(f"reset {index}"))
-    monkeypatch.setattr(
-        torch.cuda, "max_memory_allocated", lambda gpu: happened.append(f"read {gpu}") or 7e6 * (1 + gpu)
-    )
-
-    class Told(Clock):
-        def start(self) -> None:
-            happened.append("window")
-            super().start()
-
-    monkeypatch.setattr(engine, "Clock", Told)
-    monkeypatch.setattr(engine._Run, "evaluate", lambda run, epoch: happened.append("evaluation"))
-    monkeypatch.setattr(engine._Run, "summarize", lambda run: peaks.append(run.peak_memory_mb))
-    monkeypatch.setattr(engine.Record, "finish", lambda record, *parts: None)
-    small = Config(arch="resnet18", image_size=32, global_batch=8, loader="synthetic", **STEPS)
-    train_on_nothing(monkeypatch, "model_parallel", dataclasses.replace(small, steps=6, warmup_steps=2, windows=2))
-    assert happened == ["reset 0", "reset 1", "window", "window", "read 0", "read 1", "evaluation"]
-    assert peaks == [14.0]
 
 
 # --- stopping -------------------------------------------------------------------------------------------------------
@@ -191,9 +145,9 @@ def test_peak_memory_is_of_the_windows_on_the_gpu_that_had_most(monkeypatch):
 @pytest.mark.parametrize("warmup_steps, stopped_after", [(2, 6), (20, None)], ids=["in a window", "outside windows"])
 def test_a_signal_leaves_a_checkpoint_and_the_open_window(config, run_dir, tmp_path, warmup_steps, stopped_after):
     """At the end of the window, which is a row; outside windows after few steps."""
-    config = dataclasses.replace(config, steps=30, warmup_steps=warmup_steps, window_steps=4)
-    config = dataclasses.replace(config, checkpoint_dir=str(tmp_path / "ck"))
-    strategy = single.build(config)
+    checkpoints = tmp_path / "ck"
+    changes = {"warmup_steps": warmup_steps, "window_steps": 4, "checkpoint_dir": str(checkpoints)}
+    strategy = single.build(dataclasses.replace(config, steps=30, **changes))
     num_steps = itertools.count()
 
     def step(images, target):
@@ -203,20 +157,18 @@ def test_a_signal_leaves_a_checkpoint_and_the_open_window(config, run_dir, tmp_p
 
     with pytest.raises(Stopped):
         fit(dataclasses.replace(strategy, step=step))
-    saved_step = torch.load(tmp_path / "ck" / "last.pt", weights_only=True)["step"]
+    saved_step = torch.load(checkpoints / "last.pt", weights_only=True)["step"]
     assert saved_step == stopped_after or (stopped_after is None and 4 <= saved_step < 12)
     assert len(read_table(run_dir.parents[1], "windows")) == (stopped_after is not None)
-    (tmp_path / "ck" / "last.pt").unlink()
+    (checkpoints / "last.pt").unlink()
 
 
 def test_all_ranks_hear_of_one_ranks_signal_and_of_one_ranks_nan():
     def strategy(of_the_other_rank: list[float]):
-        """The other rank of two has this to tell."""
         return SimpleNamespace(rank=Rank(world_size=2), all_reduce=lambda mine: mine + torch.tensor(of_the_other_rank))
 
     losses = [torch.tensor(1.0), torch.tensor(2.0)]
     assert agree(strategy([0, 0, 1, 0.3]), losses, 10, [], 0.1) == (signal.SIGTERM, pytest.approx(0.2))
-    assert agree(strategy([0, 0, 0, 0.3]), losses, 10, [], 0.1)[0] == 0
     for ours, other in ((losses, [0, 1, 0, 0.3]), ([losses[0], torch.tensor(float("nan"))], [0, 0, 0, 0.3])):
         with pytest.raises(Diverged, match="step 9"):
             agree(strategy(other), ours, 10, [], 0.1)
@@ -229,13 +181,10 @@ def test_a_run_records_its_resolved_settings(config, run_dir):
     fit(single.build(config))
     reported = RunFolder(run_dir).summary()
     met, row = reported["met"], reported["row"]
-    for package in ("torch", "torchvision", "pillow"):
-        assert met[package].split("+")[0] == importlib.metadata.version(package)
     assert row["decoder"] == met["decoder"] == resolve_decoder(config) and met["decoder_version"]
     assert (met["device"], met["backend"], met["world_size"], met["precision"]) == ("cpu", "none", 1, "fp32")
     assert met.items() >= {name: getattr(Layout(), name) for name in STORED_FIELDS}.items()
-    kernels = {"cpu_capability": torch.backends.cpu.get_cpu_capability(), "gpu_driver": "", "nccl": ""}
-    assert met.items() >= (machine_facts() | kernels).items()  # what of the machine separates runs
+    assert met.items() >= machine_facts().items() and met["torch"] == torch.__version__
     assert {name: row[name] for name in TABLES["runs"] if name in met}.items() <= met.items()
     assert None not in met.values() and "images_per_s" not in met
     assert row["parallel"] is None  # the baseline's

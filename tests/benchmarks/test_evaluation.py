@@ -26,14 +26,12 @@ CASES = [(1, 5), (2, 22), (3, 21), (4, 32)]
 
 
 def config_of(data, global_batch: int) -> Config:
-    """Two steps and one evaluation."""
     small = {"arch": "resnet18", "image_size": 32, "workers": 0, "steps": 2}
     return Config(data=str(data), global_batch=global_batch, warmup_steps=0, windows=1, window_steps=1, **small)
 
 
 def evaluate(data, run_dir: Path, global_batch: int, rank: int, world_size: int) -> None:
-    """One epoch of the engine with a step that trains nothing; the evaluation's row goes to the set of run_dir, and
-    how often this rank was asked for scores to calls-<rank> in it."""
+    """One epoch with a step that trains nothing; how often this rank was asked for scores goes to calls-<rank>."""
     os.environ["RUN_DIR"] = str(run_dir)
     torch.set_num_threads(1)
     config, worker = config_of(data, global_batch), Rank(rank, rank, world_size, world_size)
@@ -57,7 +55,7 @@ def evaluate(data, run_dir: Path, global_batch: int, rank: int, world_size: int)
 
 
 def gloo_ranks(rank: int, data, results: Path) -> None:
-    """All CASES in one process, one process group after the other: importing torch takes the longest here."""
+    """All CASES in one process."""
     for number, (world_size, global_batch) in enumerate(CASES):
         if rank < world_size:
             store, limit = f"file://{results}/rendezvous-{number}", timedelta(seconds=120)
@@ -68,7 +66,7 @@ def gloo_ranks(rank: int, data, results: Path) -> None:
 
 
 def plain_loop(data) -> dict:
-    """The reference: a plain loop over the files, one image at a time, without our loaders, meters and engine."""
+    """The reference: one image at a time, without our loaders, meters and engine."""
     config = config_of(data, 5)
     _, images = open_datasets(config)
     model = build_model(config, 4).eval()

@@ -25,7 +25,7 @@ run_and_exit(main)
 
 @pytest.mark.parametrize("end, code", [("pass", 0), ("raise UserError('no')", 2), ("raise KeyError(1)", 1)])
 def test_a_rank_ends_at_once_with_its_output_written_and_names_the_cause(tmp_path, end, code):
-    """Protects a run that is done from hanging where the interpreter shuts down, and the first cause of a failure."""
+    """And does not hang where the interpreter shuts down."""
     (tmp_path / "run.yaml").write_text("")
     env = environment(RUN_DIR=tmp_path, RANK=1, SLURM_PROCID=0)
     command = [sys.executable, "-c", RANK.format(end=end)]
@@ -41,7 +41,7 @@ def program(body: str) -> list[str]:
 
 
 def test_no_program_prints_what_steers_a_terminal():
-    """Promise 3 of SECURITY.md: a folder in a set may be named with escape codes."""
+    """Promise 3 of SECURITY.md."""
     title = "\x1b]0;owned\x07"  # a terminal takes it for its window's title
     body = f"print('charts/' + {title!r}, 'b\\udcff'); print('a\\rb', {title!r}, file=sys.stderr); return 1"
     done = subprocess.run(program(body), cwd=ROOT, capture_output=True, text=True, timeout=60)

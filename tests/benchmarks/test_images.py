@@ -37,7 +37,7 @@ HERE = [
 @pytest.mark.parametrize("hard", HARD)
 @pytest.mark.parametrize("name", HERE)
 def test_pixels_are_torchvisions(name, hard, size=224):
-    """Protects training from a decoder that upsamples, turns or rounds otherwise: v2 on Pillow's image is the truth."""
+    """v2 on Pillow's image is the truth: decoders upsample, turn and round in ways of their own."""
     content = HARD[hard]()
     image = Image.open(io.BytesIO(content)).convert("RGB")
     centre = v2.Compose([v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size)])
@@ -57,7 +57,7 @@ def test_pixels_are_torchvisions(name, hard, size=224):
 
 
 def test_boxes_are_torchvisions(monkeypatch):
-    """Protects the distribution of crops: from the same random numbers, torchvision's class makes the same boxes."""
+    """From the same random numbers."""
     transform, rng = v2.RandomResizedCrop(64), numpy.random.default_rng(0)
     sides = [(1, 1), (1, 900), (900, 1), (20, 27), (3, 4), (6000, 8000), *rng.integers(1, 700, (300, 2)).tolist()]
     num_flips = 0
@@ -76,7 +76,6 @@ def test_boxes_are_torchvisions(monkeypatch):
 
 
 def test_random_numbers_belong_to_a_position_and_are_fair():
-    """Protects crops from their batch, and training from crops that repeat: neighbours, epochs and seeds differ."""
     whole = numpy.array(random_numbers(3, 1, 0, 4000))
     assert whole[37:50].tolist() == random_numbers(3, 1, 37, 13)
     assert len(numpy.unique(whole)) == whole.size and (kstest(whole, "uniform", axis=0).pvalue > 1e-4).all()
