@@ -1,4 +1,4 @@
-"""The same images for every strategy: what a rank reads depends on the seed and the epoch, and on nothing else."""
+"""The same images for every strategy."""
 
 import itertools
 import shutil
@@ -43,7 +43,6 @@ def flat(lists):
 
 
 def test_ranks_are_disjoint_and_together_the_same_global_batch():
-    """Protects the comparison of world sizes: step k trains on the same images, each of them once."""
     (whole,) = dealt(100, 12, 8, 1)
     assert len(set(flat(whole))) == 96
     for num_shards in (2, 3, 12):
@@ -58,17 +57,15 @@ def test_the_epoch_changes_the_order_and_a_small_set_is_repeated_whole():
     assert [len(batch) for batch in repeated] == [8] * 5 and {*Counter(flat(repeated)).values()} == {8}
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.integers(1, 100), st.integers(1, 12), st.integers(1, 7))
 def test_validation_covers_every_image_exactly_once(num_images, per_shard, num_shards):
-    """For any number of images, any batch, any number of ranks: no padding, no gap."""
     global_batch = per_shard * num_shards
     shares = dealt(num_images, global_batch, -(-num_images // global_batch), num_shards, shuffle=False)
     assert sorted(flat(flat(shares))) == list(range(num_images))
 
 
 def test_a_val_folder_that_lacks_a_class_keeps_the_numbers_of_the_others(own_data):
-    """Protects accuracy: numbering val's own folders would shift every class after the gap."""
     shutil.rmtree(own_data / "val" / "checks")  # the first of four
     train, val = loaders(own_data)
     assert set(pixels(val)[1].tolist()) == {1, 2, 3} and train.classes == val.classes
@@ -92,7 +89,6 @@ def test_unfit_folders_and_batches_are_named(own_data, tmp_path):
 
 
 def test_pixels_depend_on_neither_workers_nor_ranks_nor_where_a_run_resumed(tiny_data):
-    """Protects equal updates and bit-identical resume."""
     before = torch.get_rng_state()
     images, targets = pixels(loaders(tiny_data)[0], epoch=1)
     assert images.shape == (NUM_TRAIN, 3, 32, 32) and torch.equal(before, torch.get_rng_state())
@@ -108,34 +104,31 @@ def test_augmentation_differs_by_epoch_and_seed_and_can_be_off(tiny_data):
     def by_image(seed=0, epoch=0, **changes):
         loader = loaders(tiny_data, seed=seed, **changes)[0]
         loader.set_epoch(epoch)
-        order = [index for batch in loader.sampler for _, _, index in batch]
-        return dict(zip(order, pixels(loader, epoch)[0], strict=True))
+        order = torch.tensor([index for batch in loader.sampler for _, _, index in batch])
+        return pixels(loader, epoch)[0][order.argsort()]
 
     def num_same(a, b):
-        return sum(torch.equal(a[n], b[n]) for n in range(NUM_TRAIN))
+        return (a == b).flatten(1).all(dim=1).sum()
 
     first = by_image()
-    assert num_same(first, by_image()) == NUM_TRAIN
     assert num_same(first, by_image(epoch=1)) == num_same(first, by_image(seed=1)) == 0
     assert num_same(by_image(augment=False), by_image(augment=False, epoch=1)) == NUM_TRAIN
 
 
-@pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
-def test_images_are_normalised_on_the_cpu_and_by_the_gpus_kernel(memory_format):
+def test_images_are_normalised_on_the_cpu_and_by_the_gpus_kernel():
     """(x / 255 - mean) / std for each of 256 values; in bf16 rounded as autocast would."""
     images = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).repeat(2, 1, 1, 3).permute(0, 3, 1, 2)
     mean, std = (torch.tensor(values).double().view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
     exact = (images.double() / 255 - mean) / std
     for device in (CPU, torch.device("cuda")):
         found = []
-        for precision in ("fp32", "bf16"):
+        for precision, memory_format in (("fp32", "contiguous"), ("bf16", "channels_last")):
             config = Config(memory_format=memory_format, precision=precision)
             loader = Loader(None, GlobalBatchSampler(1, 1, 1), config, CPU, ["a class"])
             loader.device = device  # the GPU's kernel runs on the CPU, too
             found.append(loader.normalised(images))
         assert (found[0] - exact).abs().max() < 1e-6 and torch.equal(found[1], found[0].bfloat16())
-        layout = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
-        assert all(each.is_contiguous(memory_format=layout) for each in found)
+        assert found[0].is_contiguous() and found[1].is_contiguous(memory_format=torch.channels_last)
 
 
 # --- one process that loads for several devices ---------------------------------------------------------------------
@@ -143,19 +136,17 @@ def test_images_are_normalised_on_the_cpu_and_by_the_gpus_kernel(memory_format):
 
 def read_twice(loader: HostLoader) -> list[torch.Tensor]:
     """Pixels and targets of two passes; pixels as they are when the next batch is there."""
-    kept, before = [], None
+    kept = []
     for _ in range(2):
-        for batch in loader:
-            if before is not None:
-                kept += [before.images.clone(), before.target]
+        before = None
+        for batch in itertools.chain(loader, [None]):
+            kept += [before.images.clone(), before.target] if before else []
             before = batch
-        kept, before = [*kept, before.images.clone(), before.target], None
     return kept
 
 
 def test_parts_of_batches_are_put_together(tiny_data):
-    """The same pixels in the same places, also while the parts of the next batch are read, where the last batch of
-    validation is smaller, and in a second pass."""
+    """Also while the next batch is read, where validation's last one is smaller, and in a second pass."""
     train, val = open_datasets(Config(data=str(tiny_data), image_size=32))
     for images, sampler in (
         (train, GlobalBatchSampler(40, 7, 6)),
@@ -167,8 +158,6 @@ def test_parts_of_batches_are_put_together(tiny_data):
 
 
 class CountingSampler(GlobalBatchSampler):
-    """Counts the batches that the loader has begun to read."""
-
     num_begun = 0
 
     def __iter__(self):
@@ -178,7 +167,7 @@ class CountingSampler(GlobalBatchSampler):
 
 
 def test_a_process_that_loads_for_several_devices_is_no_more_batches_ahead(tiny_data):
-    """Protects the windows of dataparallel and pipeline_parallel from steps for which nothing is left to load."""
+    """Protects windows from steps for which nothing is left to load."""
     images = open_datasets(Config(data=str(tiny_data), image_size=32))[0]
     sampler = CountingSampler(40, 8, 30)
     batches = iter(HostLoader(Config(workers=2), CPU, images, sampler, num_devices=2))
@@ -190,18 +179,13 @@ def test_a_process_that_loads_for_several_devices_is_no_more_batches_ahead(tiny_
 # --- files and workers that fail ------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_no_whole_image_is_named(own_data):
-    bad = sorted((own_data / "train").rglob("*.JPEG"))[5]
-    spoil(bad, "truncated")
-    message = refusal(loaders(own_data, workers=2)[0])
-    assert str(bad) in message and "--skip-bad-files" in message
-
-
-def test_bad_files_are_counted_and_replaced_where_asked(own_data):
+def test_bad_files_are_named_or_counted_and_replaced(own_data):
     """Training batches stay whole; validation leaves the file out, and the others keep their targets."""
     expected = pixels(loaders(own_data)[1])[1].tolist()
     for part in ("train", "val"):
         spoil(own_data / part / "top" / "top 6.JPEG", "truncated")
+    message = refusal(loaders(own_data, workers=2)[0])
+    assert "top 6.JPEG" in message and "--skip-bad-files" in message
     train, val = loaders(own_data, skip_bad_files=True)
     assert len(pixels(train)[0]) == NUM_TRAIN and train.num_bad_files == 1
     expected.remove(2)  # the class `top`
@@ -209,7 +193,6 @@ def test_bad_files_are_counted_and_replaced_where_asked(own_data):
 
 
 def test_a_killed_worker_is_named_and_nobody_waits_for_it(tiny_data):
-    """The kernel kills one for lack of memory."""
     train, _ = loaders(tiny_data, workers=2, global_batch=2)
     before, batches = psutil.Process().children(), iter(train)
     next(batches)

@@ -1,8 +1,8 @@
-"""This machine as a rank sees it: GPUs, cores, compilers, and the facts by which runs are told apart."""
+"""This machine: GPUs, cores, memory, compilers, and the facts by which runs are told apart."""
 
+import math
 import os
 import re
-import shutil
 
 import pytest
 import torch
@@ -12,14 +12,13 @@ from torch._inductor.cpp_builder import cpp_compiler_search
 
 from benchmarks.common import machine
 from benchmarks.common.errors import Unavailable, UserError
-from benchmarks.common.machine import host, machine_facts, nccl_conf, prepare_compiler, usable_gpus
+from benchmarks.common.machine import host, nccl_conf, prepare_compiler, usable_gpus
+from scripts.memory.group_memory import free_group_memory_bytes
 
 # --- GPUs -----------------------------------------------------------------------------------------------------------
 
 
 class FakeCuda:
-    """Stands for torch.cuda on a machine with these GPUs."""
-
     def __init__(self, capabilities, starts=True):
         self.capabilities, self.starts = capabilities, starts
 
@@ -43,15 +42,11 @@ class FakeCuda:
 
 
 @pytest.fixture
-def gpu_machine(tmp_path, monkeypatch):
+def gpu_machine(monkeypatch):
     """gpu_machine(torch.cuda's stand-in, CUDA_VISIBLE_DEVICES, names below /dev)."""
 
     def make(cuda, visible=None, nodes=("nvidia0", "nvidia1")):
-        shutil.rmtree(tmp_path / "dev", ignore_errors=True)
-        (tmp_path / "dev").mkdir()
-        for name in nodes:
-            (tmp_path / "dev" / name).touch()
-        monkeypatch.setattr(machine, "DEVICES", tmp_path / "dev")
+        monkeypatch.setattr(machine, "list_devices", lambda: [*nodes])
         monkeypatch.setattr(torch, "cuda", cuda)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
         if visible is None:
@@ -77,7 +72,6 @@ def test_usable_gpus_are_those_that_run_kernels(gpu_machine, monkeypatch):
     ids=["login node", "another GPU in WSL", "WSL", "no nvidia-smi"],
 )
 def test_which_signs_are_an_nvidia_gpu(gpu_machine, tmp_path, monkeypatch, nodes, has_tool, is_there):
-    """Login nodes have the tools without the hardware, and WSL's one node is of all makers."""
     put(tmp_path / "bin", **({"nvidia-smi": "true"} if has_tool else {}))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     gpu_machine(FakeCuda([], starts=False), nodes=nodes)
@@ -97,7 +91,6 @@ def test_which_signs_are_an_nvidia_gpu(gpu_machine, tmp_path, monkeypatch, nodes
     ],
 )
 def test_gpus_that_cannot_be_used_get_a_sentence(gpu_machine, cuda, visible, named):
-    """Protects against training on CPUs under a GPU's name, and a traceback at the first kernel."""
     gpu_machine(cuda, visible)
     with pytest.raises(UserError, match=named):
         usable_gpus()
@@ -105,33 +98,36 @@ def test_gpus_that_cannot_be_used_get_a_sentence(gpu_machine, cuda, visible, nam
 
 # --- cores and compilers --------------------------------------------------------------------------------------------
 
+QUOTAS = {"a/cpu.max": "250000 100000", "a/b/cpu.max": "max 100000", "cpu.max": "400000 100000"}
+QUOTAS |= {"cpu,cpuacct/cpu.cfs_quota_us": "50000", "cpu,cpuacct/cpu.cfs_period_us": "100000"}
+LIMITS = {"memory.max": "900", "memory.current": "500", "memory.stat": "anon 30\nactive_file 7\ninactive_file 300"}
+LIMITS |= {"memory/memory.limit_in_bytes": "700", "memory/memory.usage_in_bytes": "500"}
+LIMITS |= {"memory/memory.stat": "inactive_file 9\ntotal_inactive_file 100"}
+
 
 @pytest.mark.parametrize(
-    "membership, files, cores",
+    ("ask", "files", "membership", "found"),
     [
-        ("0::/a/b", {"a/cpu.max": "250000 100000", "a/b/cpu.max": "max 100000", "cpu.max": "400000 100000"}, 2.5),
-        (
-            "3:memory:/x\n2:cpu,cpuacct:/of/the/host\n0::/",  # version 1
-            {"cpu,cpuacct/cpu.cfs_quota_us": "50000", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
-            0.5,
-        ),
+        (machine.num_cores, QUOTAS, "0::/a/b", 2),
+        (machine.num_cores, QUOTAS, "3:memory:/x\n2:cpu,cpuacct:/of/the/host\n0::/", 1),  # version 1
+        (machine.num_cores, {}, "0::/", 8),
+        (free_group_memory_bytes, LIMITS, "0::/", 700),
+        (free_group_memory_bytes, LIMITS, "4:memory:/of/the/host\n0::/", 300),  # version 1
+        (free_group_memory_bytes, {}, "0::/", math.inf),
     ],
 )
-def test_a_containers_quota_of_processor_time_is_a_number_of_cores(tmp_path, monkeypatch, membership, files, cores):
-    """Protects a container on a large machine, which may run on every core, but not for long."""
+def test_a_container_may_have_less_than_its_machine(tmp_path, monkeypatch, ask, files, membership, found):
     (tmp_path / "own").write_text(membership)
     for name, text in files.items():
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(f"{text}\n")
-    found = machine.quota_cores(tmp_path / "groups", tmp_path / "own")
-    assert found == cores
-    monkeypatch.setattr(machine, "quota_cores", lambda: found)
+    monkeypatch.setattr(machine, "CONTROL_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(machine, "MEMBERSHIP", tmp_path / "own")
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert machine.num_cores() == max(1, int(min(cores, 8))) == machine_facts()["num_cores"]
+    assert ask() == found
 
 
 def test_who_cannot_compile_is_told_what_is_missing(monkeypatch, tmp_path):
-    """A skipped row with the remedy, in place of a library's stack."""
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("CXX", "CC"):
         monkeypatch.delenv(name, raising=False)
@@ -152,14 +148,13 @@ def test_who_cannot_compile_is_told_what_is_missing(monkeypatch, tmp_path):
 
 @pytest.fixture
 def files(monkeypatch):
-    """Files of the machine, by their paths."""
+    """Of the machine, by their paths."""
     files = {}
     monkeypatch.setattr(machine, "_text", lambda path: files.get(str(path), ""))
     return files
 
 
 def test_what_nccl_reads_from_files_separates_runs(files):
-    """Protects an interval from rounds with two nccl.conf, of which no variable tells."""
     own, found = os.path.expanduser("~/.nccl.conf"), [nccl_conf({})]
     for path, text in [(own, "NCCL_ALGO=Ring"), (own, "NCCL_ALGO=Tree"), ("/etc/nccl.conf", "NCCL_PROTO=LL")]:
         files[path] = text
@@ -171,7 +166,6 @@ def test_what_nccl_reads_from_files_separates_runs(files):
 
 
 def test_a_host_is_more_than_its_name(files):
-    """Protects from pooling two machines of one name."""
     board = {"/etc/machine-id": "1", "/sys/class/dmi/id/board_name": "X11", "/proc/cpuinfo": "microcode : 0x1\n"}
     files |= board
     before = host({})
@@ -183,11 +177,10 @@ def test_a_host_is_more_than_its_name(files):
 
 
 def test_the_nodes_of_a_slurm_job_are_one_host(monkeypatch):
-    """Whichever node reports."""
     job = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_CLUSTER_NAME": "c"}
     found = []
-    for name in ("n1", "n2"):
+    for name in ("n1", "n2"):  # whichever reports
         monkeypatch.setattr(machine.platform, "node", lambda name=name: f"{name}.example.org")
         found.append(host(job | {"SLURMD_NODENAME": name}))
-        assert host(job | {"SLURMD_NODENAME": "node1"}) == host({}) != found[-1]
     assert found[0] == found[1] != host(job | {"SLURMD_NODENAME": "n2", "SLURM_JOB_NODELIST": "n[2-3]"})
+    assert host(job | {"SLURMD_NODENAME": "node1"}) == host({})

@@ -8,8 +8,7 @@ import torchvision
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.common.architectures import ARCHITECTURES
-from benchmarks.common.config import Config, load_config, resolve_global_batch
+from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import (
     build_model,
@@ -26,22 +25,13 @@ SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
 
 @pytest.mark.parametrize("arch", ["resnet50", "convnext_tiny", "vit_b_16"])
 def test_parameters_and_flops_are_those_that_torchvision_publishes(arch):
-    """Protects MFU, and the model itself. torchvision counts multiply-adds of a forward pass."""
+    """torchvision counts multiply-adds of a forward pass. And nothing is left out at random."""
     published = torchvision.models.get_model_weights(arch)["IMAGENET1K_V1"].meta
     with torch.device("meta"):
         net = draw_model(Config(arch=arch), 1000)
     assert sum(parameter.numel() for parameter in net.parameters()) == published["num_params"]
     assert flops_per_image(Config(arch=arch), 1000) == pytest.approx(3 * 2 * published["_ops"] * 1e9, rel=0.005)
-    assert type(net).__name__ == ARCHITECTURES[arch].family
-
-
-def test_no_model_leaves_anything_out_at_random():
-    """Protects equal updates of all strategies."""
-    for arch in ("convnext_tiny", "vit_b_16"):
-        with torch.device("meta"):
-            net = draw_model(Config(arch=arch), 10)
-        rates = [module.p for module in net.modules() if hasattr(module, "p")]
-        assert rates and {*rates} == {0.0}
+    assert not any(getattr(module, "p", 0) for module in net.modules())
 
 
 def test_every_rank_starts_from_the_seeds_weights():
@@ -62,14 +52,13 @@ def gradients(model, images, context) -> list[torch.Tensor]:
 
 
 def test_a_plain_step_in_bf16_computes_what_a_step_in_autocast_does():
-    """Gradients to the last bit, weights under the same names, float32 scores."""
+    """To the last bit."""
     images = torch.randn(4, 3, 32, 32)
     wrapped, plain = build_model(dataclasses.replace(SMALL, precision="bf16"), 4), build_model(SMALL, 4)
-    assert wrapped(images).dtype == torch.float32 and [*wrapped.state_dict()] == [*plain.state_dict()]
-    wrapped.load_state_dict(plain.state_dict())  # the forward pass above moved BatchNorm's statistics
     ours = gradients(wrapped, images, torch.enable_grad())
     assert all(map(torch.equal, ours, gradients(plain, images, torch.autocast("cpu", torch.bfloat16))))
     assert not torch.equal(ours[0], gradients(build_model(SMALL, 4), images, torch.enable_grad())[0])
+    assert wrapped(images).dtype == torch.float32
 
 
 def test_in_bf16_a_replica_of_dataparallel_computes_with_its_own_weights():
@@ -87,7 +76,7 @@ def test_weights_lie_in_the_layout_that_the_configuration_names():
 
 
 def test_batch_norm_on_single_values_is_refused_before_the_first_step():
-    """One image of 32 px is one value a channel in ResNet's last layers; torch's traceback names neither."""
+    """One image of 32 px is one value a channel in ResNet's last layers."""
     with pytest.raises(UserError, match="--global-batch"):
         refuse_single_values(SMALL, 4, 1)
     refuse_single_values(SMALL, 4, 2)
@@ -98,12 +87,9 @@ def test_batch_norm_on_single_values_is_refused_before_the_first_step():
 
 
 def test_the_learning_rate_follows_the_batch_as_the_optimizer_needs():
-    """16 times the batch is 16 times SGD's learning rate, and 4 times AdamW's."""
     for arch, growth in (("resnet18", 16), ("vit_b_16", 4)):
         config = Config(arch=arch, lr=0.01, lr_batch=64, global_batch=1024)
         assert peak_learning_rate(config) == pytest.approx(0.01 * growth)
-    on_8 = resolve_global_batch(load_config(["--config", "configs/imagenet-resnet50.yaml"]), 8)
-    assert on_8.global_batch == 8 * 256 and peak_learning_rate(on_8) == pytest.approx(0.8)
 
 
 def test_the_learning_rate_climbs_and_falls_as_its_schedule_says():

@@ -1,137 +1,109 @@
 """How batches come to a GPU: in which order its streams copy, wait and compute.
 
-The GPU is not there (tests/fake_gpus.py): tensors have no data, streams note what is queued. The thread's work is done
-where it is handed in, the earliest that the thread could do it.
+The CPU stands for the GPU, and the thread's work is done where it is handed in, the earliest that it could be.
 """
 
 import contextlib
-import functools
 from concurrent.futures import Future
 
 import pytest
 import torch
-from fake_gpus import see_gpus
-from stand_ins import WithoutDriver
 
 from benchmarks.common import loader
 from benchmarks.common.config import Config
 from benchmarks.common.loader import Batch, GlobalBatchSampler, Loader, prefetch_to_gpu
 
-DEVICE, NUM_BATCHES = torch.device("cuda", 1), 4
-COPY, NORMALISE = torch.ops.aten._to_copy.default, torch.ops.aten.addcmul.out
+DEVICE, NUM_BATCHES = torch.device("cpu"), 4
 
 
-class StreamLog:
-    """What is queued on a GPU's streams, in order: (what, stream, batch or event). Batch k has k + 1 images."""
+class AtOnce(contextlib.nullcontext):
+    """In place of the pool of one thread."""
 
-    def __init__(self, patch):
-        self.log: list[tuple] = []
-        streams = self
+    def __init__(self, *_, **__):
+        super().__init__(self)
 
-        class Stream:
-            def __init__(self, device, name="of copies"):
-                assert device == DEVICE
-                self.name = name
-
-            def record_event(self):
-                streams.log.append(("record", self.name, event := object()))
-                return event
-
-            def wait_event(self, event):
-                streams.log.append(("wait", self.name, event))
-
-        class AtOnce(contextlib.nullcontext):
-            def __init__(self, threads, initializer, initargs):
-                super().__init__(self)
-
-            def submit(self, work):
-                future = Future()
-                future.set_result(work())
-                result = future.result
-                future.result = lambda: streams.log.append(("ask", "", None)) or result()
-                return future
-
-        @contextlib.contextmanager
-        def on(stream):
-            before, self.current = self.current, stream
-            yield
-            self.current = before
-
-        self.current = Stream(DEVICE, "of steps")
-        patch.setattr(torch.cuda, "Stream", Stream)
-        patch.setattr(loader, "loader_stream", functools.cache(loader.loader_stream.__wrapped__))
-        patch.setattr(torch.cuda, "stream", on)
-        patch.setattr(torch.cuda, "current_stream", lambda device: self.current)
-        patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-        patch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: self.note("keep", tensor, stream))
-        patch.setattr(loader, "ThreadPoolExecutor", AtOnce)
-
-    def note(self, what: str, tensor: torch.Tensor, stream=None) -> None:
-        self.log.append((what, (stream or self.current).name, len(tensor) - 1))
-
-    def place(self, *entry) -> int:
-        """Where in the log this is, or the last of several."""
-        return max(at for at, found in enumerate(self.log) if found == entry)
+    def submit(self, work):
+        future = Future()
+        future.set_result(work())
+        return future
 
 
-class Noting(WithoutDriver):
-    """Notes copies to a GPU and the kernel that normalises."""
+class Stream:
+    def __init__(self, name, log):
+        self.name, self.log = name, log
 
-    def __init__(self, streams: StreamLog):
-        super().__init__(allow_non_fake_inputs=True)
-        self.streams = streams
+    def record_event(self):
+        self.log.append(("record", self.name, event := object()))
+        return event
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function is COPY and torch.device(kwargs.get("device") or "cpu").type == "cuda" and args[0].dim() in (1, 4):
-            self.streams.note("copy", args[0])
-        if function is NORMALISE:
-            self.streams.note("normalise", args[1])
-        return super().__torch_dispatch__(function, types, args, kwargs)
+    def wait_event(self, event):
+        self.log.append(("wait", self.name, event))
 
 
-def step_through(monkeypatch, prefetch: int) -> StreamLog:
-    """What a loader's batches queue on a GPU's streams."""
-    see_gpus(monkeypatch, 2)
-    streams = StreamLog(monkeypatch)
+@pytest.fixture
+def queued(monkeypatch):
+    """queued(prefetch): what a loader's batches queue on streams, as (what, stream, batch or event). Batch k has k + 1
+    images."""
+    log: list[tuple] = []
+    current, of_copies = [Stream("of steps", log)], Stream("of copies", log)
 
-    def on_host():
+    @contextlib.contextmanager
+    def on(stream):
+        current.append(stream)
+        yield
+        current.pop()
+
+    def note(what, tensor, stream=None):
+        log.append((what, (stream or current[-1]).name, len(tensor) - 1))
+
+    def noted(tensor, *arguments, to=torch.Tensor.to, **options):
+        if "non_blocking" in options and tensor.dtype == torch.uint8:
+            note("copy", tensor)
+        return to(tensor, *arguments, **options)
+
+    for name, value in {"stream": on, "current_stream": lambda device: current[-1]}.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(loader, "loader_stream", lambda device: of_copies)
+    monkeypatch.setattr(loader, "ThreadPoolExecutor", AtOnce)
+    for name, method in {"to": noted, "pin_memory": lambda tensor: tensor}.items():
+        monkeypatch.setattr(torch.Tensor, name, method)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: note("keep", tensor, stream))
+
+    def batches():
         for number in range(1, NUM_BATCHES + 1):
-            images = torch.zeros(number, 8, 8, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
-            yield Batch(images, torch.zeros(number, dtype=torch.int64))
+            yield Batch(torch.zeros(number, 3, 8, 8, dtype=torch.uint8), torch.zeros(number, dtype=torch.int64))
 
-    with Noting(streams):
-        batches = Loader(None, GlobalBatchSampler(16, 4, NUM_BATCHES), Config(image_size=8), DEVICE, ["a class"])
-        streams.log.clear()
-        batches.host_batches = prefetch_to_gpu(on_host(), DEVICE, prefetch)
-        for images, target in batches:
-            streams.note("step", target)
-            assert images.device == target.device == DEVICE and images.dtype == torch.float32
-    return streams
+    def step_through(prefetch: int) -> list[tuple]:
+        made = Loader(None, GlobalBatchSampler(16, 4, NUM_BATCHES), Config(image_size=8), DEVICE, ["a class"])
+        made.host_batches = prefetch_to_gpu(batches(), DEVICE, prefetch)
+        for _, target in made:
+            note("step", target)
+        return log
+
+    return step_through
 
 
 @pytest.mark.parametrize("prefetch", [1, 2])
-def test_a_batch_is_copied_beside_the_step_before(monkeypatch, prefetch):
+def test_a_batch_is_copied_beside_the_step_before(queued, prefetch):
     """Protects training from pixels that are not there yet, or not there any more, and a GPU from waiting for its
     bus."""
-    streams = step_through(monkeypatch, prefetch)
-    events = [event for what, _, event in streams.log if what == "record"]
-    assert len(events) == NUM_BATCHES and [e for what, _, e in streams.log if what == "wait"] == events
+    log = queued(prefetch)
+    copies = [entry for entry in log if entry[0] == "copy" and entry[1] == "of copies"]
+    events = [event for what, _, event in log if what == "record"]
+    assert len(copies) == len(events) == NUM_BATCHES
     for number, event in enumerate(events):
-        copied, normalised = streams.place("copy", "of copies", number), streams.place("normalise", "of steps", number)
-        waited, kept = streams.place("wait", "of steps", event), streams.place("keep", "of steps", number)
-        assert copied < streams.place("record", "of copies", event) < waited < normalised
-        assert waited < kept < streams.place("step", "of steps", number)
-        assert streams.log.count(("keep", "of steps", number)) == 2 == streams.log.count(("copy", "of copies", number))
+        copied, recorded = log.index(("copy", "of copies", number)), log.index(("record", "of copies", event))
+        waited, kept = log.index(("wait", "of steps", event)), log.index(("keep", "of steps", number))
+        assert copied < recorded < waited < kept < log.index(("step", "of steps", number))
+        assert log.count(("keep", "of steps", number)) == 2  # images and targets
         if number >= prefetch:
-            assert copied < streams.place("step", "of steps", number - prefetch), "the copy starts too late"
+            assert copied < log.index(("step", "of steps", number - prefetch)), "the copy starts too late"
         if number > prefetch:
-            assert copied > streams.place("step", "of steps", number - prefetch - 1), "more memory than was asked for"
-    assert ("copy", "of steps") not in {entry[:2] for entry in streams.log}
+            assert copied > log.index(("step", "of steps", number - prefetch - 1)), "more memory than was asked for"
 
 
-def test_without_prefetch_the_step_copies(monkeypatch):
-    """Protects the baseline that prefetching is compared with."""
-    streams = step_through(monkeypatch, 0)
-    assert {stream for what, stream, _ in streams.log if what != "ask"} == {"of steps"}
+def test_without_prefetch_the_step_copies(queued):
+    log = queued(0)
+    assert {stream for _, stream, _ in log} == {"of steps"}
     for number in range(1, NUM_BATCHES):
-        assert streams.place("step", "of steps", number - 1) < streams.place("copy", "of steps", number)
+        assert log.index(("step", "of steps", number - 1)) < log.index(("copy", "of steps", number))

@@ -4,8 +4,10 @@ Each runs once. Beside its tables it leaves what its ranks asked of each other (
 that asks for a collective which the others do not ask for waits for ever, on NCCL without a word.
 """
 
+import ast
 import json
 import math
+import re
 import runpy
 import shutil
 import subprocess
@@ -25,6 +27,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.rows import read_table
 from benchmarks.common.strategy import STORED_FIELDS, Layout
 from scripts.memory.memory_check import layout_function
+from scripts.results.settings import READERS
 
 SMALL = {"arch": "resnet18", "image_size": 32, "global_batch": 8, "loader": "synthetic"}
 SHARDS = {"num_shards": 2}  # on two ranks; the others are in one process
@@ -252,3 +255,34 @@ def test_the_step_breakdown_leaves_powersgd_numbers(tmp_path):
     command = [sys.executable, "-c", POWERSGD, tmp_path / "rendezvous"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert done.stdout == "True\n", done.stderr
+
+
+# --- which options a strategy reads ---------------------------------------------------------------------------------
+
+
+def read_fields(path, seen) -> set[str]:
+    """Fields of the configuration that a strategy's script reads, also by functions that it calls with `config`."""
+    tree = ast.parse(path.read_text())
+    own = {
+        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "config"
+    }
+    called = {
+        ast.unparse(node.func)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and any(ast.unparse(argument) == "config" for argument in node.args)
+    }
+    return own | {name for call in called for name in seen.get(call, ())}
+
+
+def test_the_table_of_readers_is_what_scripts_read():
+    """An option that is not read is no setting: one that is added to a script is found here."""
+    helpers: dict[str, set[str]] = {}
+    ddp_options = r"\bconfig\.(\w+)|'(static_graph|gradient_as_bucket_view|broadcast_buffers)'"
+    for path in (ROOT / "benchmarks" / "common").glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef):
+                found = re.findall(ddp_options, ast.unparse(node))
+                helpers[node.name] = {name for names in found for name in names} & READERS.keys()
+    for strategy in STRATEGIES:
+        found = read_fields(ROOT / "benchmarks" / f"{strategy}.py", helpers) & READERS.keys()
+        assert found == {name for name, strategies in READERS.items() if strategy in strategies}, strategy
