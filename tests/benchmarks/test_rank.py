@@ -1,4 +1,4 @@
-"""Who a process is among the others, whoever started it, and what it says where it cannot know."""
+"""Who a process is among the others, whoever started it."""
 
 import dataclasses
 import subprocess
@@ -35,7 +35,6 @@ def test_the_rank_is_what_its_launcher_says(launcher, env, rank, num_nodes):
 
 
 def test_ranks_meet_in_the_file_of_their_launcher(tmp_path):
-    """Protects runs on one machine from a port on all interfaces."""
     env = {"RENDEZVOUS_FILE": str(tmp_path / "ranks")}
     assert Rank.from_env("torchrun", env=TORCHRUN | env).init_method == f"file://{tmp_path}/ranks?rank=3&world_size=4"
     assert Rank.from_env("torchrun", env=TORCHRUN).init_method == "env://?rank=3&world_size=4"
@@ -48,8 +47,6 @@ def test_a_process_that_nobody_started_as_a_rank_says_so():
     """`python` typed in a Slurm shell, which has SLURM_PROCID too, is one process, not rank 0 of 4."""
     with pytest.raises(NotStarted, match="SLURM_STEP_NUM_TASKS"):
         Rank.from_env("srun", env={"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"})
-    with pytest.raises(UserError, match="LOCAL_RANK is 'x'"):
-        Rank.from_env("torchrun", env=TORCHRUN | {"LOCAL_RANK": "x"})
 
 
 def test_by_hand_a_rank_has_its_share_of_the_cores():
@@ -69,21 +66,16 @@ print(torch.get_num_threads(), torch._inductor.config.compile_threads)
     assert done.stdout == "4 4\n", done.stderr
 
 
-@pytest.mark.parametrize(
-    ("in_slurm", "num_gpus", "remedy"), [(True, 1, "--gpu-bind=none"), (True, 2, "start 2"), (False, 1, "start 1")]
-)
-def test_a_rank_without_its_gpu_is_told_what_to_do(monkeypatch, in_slurm, num_gpus, remedy):
-    """Sites may bind one GPU to each task: to lower the number of tasks does not help there."""
+@pytest.mark.parametrize(("num_gpus", "remedy"), [(1, "--gpu-bind=none"), (2, "start 2")])
+def test_a_rank_without_its_gpu_is_told_what_to_do(monkeypatch, num_gpus, remedy):
+    """Slurm may bind one GPU to each task."""
     monkeypatch.setattr(ranks, "usable_gpus", lambda: num_gpus)
     monkeypatch.setenv("SLURM_PROCID", "2")
-    if not in_slurm:
-        monkeypatch.delenv("SLURM_PROCID")
     with pytest.raises(UserError, match=f"GPU 2, but {num_gpus}.*{remedy}"):
         ranks.rank_devices(2)
 
 
 def test_a_rank_whose_launcher_counted_gpus_does_not_train_on_the_cpu(monkeypatch):
-    """A GPU was lost after the plan: the row would be `ok`, with the CPU's speed."""
     monkeypatch.setattr(ranks, "usable_gpus", lambda: 0)
     monkeypatch.setenv("NUM_GPUS", "0")
     assert ranks.rank_devices(0) == (CPU,)
