@@ -34,7 +34,7 @@ def build(config: Config) -> Strategy:
     dist.init_process_group(rank.ddp_backend, rank.init_method, timeout, device_id=rank.device_id)
     train, val = build_loaders(config, rank)
     model = build_model(config, train.num_classes).to(rank.device)
-    # local_sgd: groups of one rank, by default, exchange no gradients
+    # local_sgd: groups of one rank, by default, exchange no gradients. A new group has a timeout of its own
     group, _ = dist.new_subgroups(config.local_group, timeout=timeout)
     ddp = DistributedDataParallel(model, rank.device_ids, process_group=group)
     average = copy.deepcopy(model).eval()  # local_sgd: evaluated and saved in place of model

@@ -113,11 +113,9 @@ CPU, VOLTA, AMPERE = None, (7, 0), (8, 0)
     [
         ("auto", False, "fp32", "fp32", "bf16"),
         ("auto", True, "bf16", "fp16", "bf16"),
-        ("fp32", False, "fp32", "fp32", "fp32"),
         ("fp32", True, "bf16", "fp16", "bf16"),
         ("tf32", False, UserError, UserError, "tf32"),
         ("bf16", False, "bf16", UserError, "bf16"),
-        ("fp16", False, UserError, UserError, UserError),
         ("fp16", True, UserError, "fp16", "fp16"),
     ],
 )

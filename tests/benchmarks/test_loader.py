@@ -74,15 +74,11 @@ def test_a_val_folder_that_lacks_a_class_keeps_the_numbers_of_the_others(own_dat
 def test_unfit_folders_and_batches_are_named(own_data, tmp_path):
     with pytest.raises(UserError, match="global_batch 8"):
         loaders(own_data, world_size=3)
-    with pytest.raises(UserError, match="nowhere"):
-        loaders(tmp_path / "nowhere")
     (own_data / "val" / "unheard of").mkdir()
     with pytest.raises(UserError, match="unheard of"):
         loaders(own_data)
-    for path in (own_data / "train").rglob("*.JPEG"):
-        path.unlink()
-    with pytest.raises(UserError, match="holds no class folder"):
-        loaders(own_data)
+    with pytest.raises(UserError, match="nowhere"):
+        loaders(tmp_path / "nowhere")
 
 
 # --- which pixels -------------------------------------------------------------------------------------------------
@@ -157,25 +153,6 @@ def test_parts_of_batches_are_put_together(tiny_data):
         assert len(whole) == len(in_parts) and all(map(torch.equal, whole, in_parts))
 
 
-class CountingSampler(GlobalBatchSampler):
-    num_begun = 0
-
-    def __iter__(self):
-        for keys in super().__iter__():
-            self.num_begun += 1
-            yield keys
-
-
-def test_a_process_that_loads_for_several_devices_is_no_more_batches_ahead(tiny_data):
-    """Protects windows from steps for which nothing is left to load."""
-    images = open_datasets(Config(data=str(tiny_data), image_size=32))[0]
-    sampler = CountingSampler(40, 8, 30)
-    batches = iter(HostLoader(Config(workers=2), CPU, images, sampler, num_devices=2))
-    next(batches)
-    assert sampler.num_begun == 1 + 4  # 2 for each of the 2 workers of a device
-    batches.close()
-
-
 # --- files and workers that fail ------------------------------------------------------------------------------------
 
 
@@ -200,13 +177,3 @@ def test_a_killed_worker_is_named_and_nobody_waits_for_it(tiny_data):
     with pytest.raises(UserError, match="--workers"):
         for _ in batches:
             pass
-
-
-# --- synthetic images and numbers of workers ------------------------------------------------------------------------
-
-
-def test_synthetic_batches_need_no_files_and_differ_by_rank():
-    ranks = [[*loaders("/nonexistent", rank, 2, loader="synthetic", steps=3)[0]] for rank in range(2)]
-    assert [len(batches) for batches in ranks] == [3, 3]
-    assert ranks[0][0][0].shape == (4, 3, 32, 32) and not torch.equal(ranks[0][0][0], ranks[1][0][0])
-    assert [*loaders("/nonexistent", loader="synthetic")[1]] == []

@@ -1,7 +1,7 @@
 """Every strategy from end to end: real launchers, real ranks, real JPEGs, and the tables they leave.
 
-Each runs once. Beside its tables it leaves what its ranks asked of each other (tests/faults/sitecustomize.py): a rank
-that asks for a collective which the others do not ask for waits for ever, on NCCL without a word.
+Each runs once, and leaves what its ranks asked of each other (tests/faults/sitecustomize.py): a rank that asks for
+another collective than the others waits for ever.
 """
 
 import ast
@@ -10,7 +10,6 @@ import math
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,9 +17,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from fault_runs import FAULTS
-from support import NUM_VAL, ONE_PROCESS, REMEDY_WITHOUT, ROOT, RUNNABLE, STRATEGIES, environment, run_strategy
+from support import NUM_VAL, ONE_PROCESS, REMEDY_WITHOUT, ROOT, RUNNABLE, STRATEGIES, run_strategy
 
-from benchmarks import ddp_amp, ddp_compressed, fsdp, local_sgd
+from benchmarks import ddp_amp, ddp_compressed, fsdp
 from benchmarks.common import exits
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
@@ -31,8 +30,7 @@ from scripts.results.settings import READERS
 
 SMALL = {"arch": "resnet18", "image_size": 32, "global_batch": 8, "loader": "synthetic"}
 SHARDS = {"num_shards": 2}  # on two ranks; the others are in one process
-# Not taken from the scripts, whose rows are compared with it. Those that are not here compute what plain data
-# parallelism does, or one process.
+# Not taken from the scripts, whose rows are compared with it.
 SHAPES = {name: {} if name in ONE_PROCESS else SHARDS for name in STRATEGIES} | {
     "model_parallel": {"num_stages": 2},
     "hybrid_parallel": SHARDS | {"num_stages": 2},
@@ -41,13 +39,11 @@ SHAPES = {name: {} if name in ONE_PROCESS else SHARDS for name in STRATEGIES} | 
     "local_sgd": SHARDS | {"period": 4},
     "ddp_compile": SHARDS | {"exact": False},
 }
-PARTS = [f"{name}_ms" for name in ("data", "copy", "forward", "backward", "optimizer", "other", "exposed_comm")]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, tiny_data, tiny_config):
-    """run(name): the row of one run of a strategy, which all tests of this file share, its result set, and the notes of
-    each rank."""
+    """run(name): the row of one run of a strategy, its result set, and the notes of each rank."""
     folder, rows = tmp_path_factory.mktemp("results"), {}
     results = folder / "a set #1"  # in the URL of a file store a # would end the path
 
@@ -69,9 +65,7 @@ def run(tmp_path_factory, tiny_data, tiny_config):
 def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     row, results, _ = run(name)
     assert (row["status"], row["launcher_exit_code"]) == ("ok", 0), row["reason"]
-    assert row["val_samples"] == NUM_VAL
-    assert row["images_per_s"] > 0
-    assert row["step_ms_p95"] >= row["step_ms_p50"] > 0
+    assert row["val_samples"] == NUM_VAL and row["images_per_s"] > 0 and row["step_ms_p95"] >= row["step_ms_p50"] > 0
     assert 0 < row["train_loss"] < 100 and 0 < row["val_loss"] < math.inf and 0 <= row["acc1"] <= row["acc5"] <= 100
     assert row["world_size"] == (1 if name in ONE_PROCESS else 2) and row["threads_per_rank"] == 1
     assert row["parallel"] == ("" if name == "single" else "no" if name in ONE_PROCESS else "yes")
@@ -96,19 +90,14 @@ def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     broken_down = steps[steps["data_ms"].notna()]
     assert {*broken_down["step"]} == {11, 12}  # after 2 epochs of 5 steps and one step to settle
     assert (row["compile_s"] > 0) == (name == "ddp_compile")
-    if name in ("single", "ddp"):
-        assert broken_down[PARTS].sum(axis=1).to_numpy() == pytest.approx(broken_down["step_ms"].to_numpy(), rel=0.02)
-        assert row["exposed_comm_ms"] == pytest.approx(broken_down["exposed_comm_ms"].mean())
-    assert len(rows_of("telemetry")) and rows_of("telemetry")["memory_used_mb"].min() > 0
+    assert rows_of("telemetry")["memory_used_mb"].min() > 0
     seconds = wall.set_index("part")["seconds"]
     assert seconds.sum() == pytest.approx(row["wall_s"])
     assert seconds["timed windows"] >= rows_of("windows")["seconds"].sum()
-    assert seconds["evaluation"] >= epochs[epochs["phase"] == "val"]["seconds"].sum()
 
 
 @pytest.mark.parametrize("name", REMEDY_WITHOUT)
 def test_what_cannot_run_here_is_skipped_with_a_remedy(run, name):
-    """Protects `make bench-all` on a laptop: no error and no gap, but a row that says what to do."""
     row, _, _ = run(name)
     assert (row["status"], row["launcher_exit_code"]) == ("skipped", 0)
     assert REMEDY_WITHOUT[name] in row["reason"]
@@ -116,7 +105,6 @@ def test_what_cannot_run_here_is_skipped_with_a_remedy(run, name):
 
 @pytest.mark.launches
 def test_strategies_of_plain_updates_train_the_same_model(run):
-    """To the last digit."""
     for names in ({"ddp", "ddp_spawn", "horovod_ddp"}, ONE_PROCESS):
         rows = [run(name)[0] for name in sorted(names & {*RUNNABLE})]
         assert len({(row["train_loss"], row["val_loss"], row["acc1"]) for row in rows}) == 1
@@ -125,7 +113,6 @@ def test_strategies_of_plain_updates_train_the_same_model(run):
 @pytest.mark.launches
 @pytest.mark.parametrize("name", [name for name in RUNNABLE if name not in ONE_PROCESS])
 def test_all_ranks_ask_for_the_same_in_the_same_order(run, name):
-    """Training, evaluation, checkpoints and the step breakdown: no collective more on a rank, no other shape."""
     _, _, notes = run(name)
     of_all = [[note for note in of_rank if note[0] not in ("send", "recv")] for of_rank in notes]
     if name == "horovod_ddp":  # its coordinator waits until all ranks have asked for a name, in any order
@@ -141,8 +128,7 @@ def test_all_ranks_ask_for_the_same_in_the_same_order(run, name):
 
 @pytest.mark.launches
 def test_a_checkpoint_goes_from_strategy_to_strategy(tmp_path, tiny_data, tiny_config):
-    """Weights and momentum are written whole, whoever kept which part of them, and each strategy goes on from what
-    another wrote."""
+    """Weights and momentum are written whole, whoever kept which part."""
     folder = tmp_path / "checkpoints"
     for epochs, name in enumerate(["ddp", "zero1", "fsdp", "pipeline_parallel", "local_sgd", "single"], 1):
         args = f"--no-augment --epochs {epochs} --resume --checkpoint-dir {folder}"
@@ -163,8 +149,6 @@ def test_a_checkpoint_goes_from_strategy_to_strategy(tmp_path, tiny_data, tiny_c
     [
         (ddp_compressed.build, {"comm_hook": "powersgd"}, "--comm-hook"),
         (fsdp.build, {"shard_ranks": 3}, "shard_ranks 3"),
-        (local_sgd.build, {"local_group": 3}, "local_group 3"),
-        (fsdp.build, {"precision": "fp16"}, "precision fp16"),
         (fsdp.build, {"norm": "sync"}, "norm sync"),
         (fsdp.build, {"cuda_graphs": True}, "--compile"),
     ],
@@ -176,44 +160,23 @@ def test_what_cannot_be_is_refused_before_the_ranks_meet(monkeypatch, build, opt
         build(Config(**SMALL | options))
 
 
-REFUSED = dict.fromkeys(
-    ("fsdp", "model_parallel", "pipeline_parallel", "hybrid_parallel", "dataparallel", "apex_ddp"), "compile"
-)
-
-
-@pytest.mark.parametrize(("name", "field"), (REFUSED | {"ddp_compile": "cuda_graphs"}).items())
+@pytest.mark.parametrize(("name", "field"), [("fsdp", "compile"), ("ddp_compile", "cuda_graphs")])
 def test_a_strategy_refuses_an_option_that_would_do_nothing(name, field, monkeypatch):
-    """Protects rows from saying `compile` of a model whose whole forward pass, which is compiled, nobody calls."""
     monkeypatch.setattr(sys, "argv", [name, f"--{field.replace('_', '-')}"])
     monkeypatch.setattr(exits, "run_and_exit", lambda main: main())  # which would end this process
     with pytest.raises(UserError, match=f"{field}=True"):
         runpy.run_module(f"benchmarks.{name}", run_name="__main__")
 
 
-@pytest.fixture
-def alone(monkeypatch, tmp_path):
-    """alone(script, options): what a script builds on the only rank of a real process group."""
-    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("RENDEZVOUS_FILE", str(tmp_path / "rendezvous"))
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    yield lambda script, **options: script.build(Config(**SMALL | options))
-    dist.destroy_process_group()
-
-
-def test_local_sgd_waits_no_longer_in_its_groups_than_among_all_ranks(alone):
-    """torch gives a new group 30 minutes, whatever the others have: a rank that is gone would be noticed as late."""
-    alone(local_sgd, timeout_s=7)
-    backends = [group._get_backend(torch.device("cpu")) for group in dist.distributed_c10d._world.pg_map]
-    assert [each.options._timeout.total_seconds() for each in backends] == [7, 7]
-
-
 @pytest.mark.launches
-def test_a_step_that_overflows_leaves_amp_what_it_had(alone, monkeypatch):
-    """The scaler skips the first step, and the fused update of the next one starts from momentum of zeros, where torch
-    would leave memory as it is: here NaN."""
+def test_a_step_that_overflows_leaves_amp_what_it_had(monkeypatch, tmp_path):
+    """The scaler skips the first step, and the fused update of the next one starts from momentum of zeros."""
+    variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "RENDEZVOUS_FILE": str(tmp_path / "rendezvous")}
+    for name, value in (variables | {"GLOO_SOCKET_IFNAME": "lo"}).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr("benchmarks.common.rank.resolve_precision", lambda *_: "fp16")  # which a CPU would refuse
-    strategy, images, target = alone(ddp_amp), torch.randn(8, 3, 32, 32), torch.zeros(8, dtype=torch.int64)
+    strategy = ddp_amp.build(Config(**SMALL))
+    images, target = torch.randn(8, 3, 32, 32), torch.zeros(8, dtype=torch.int64)
     before = [parameter.clone() for parameter in strategy.model.parameters()]
     torch.use_deterministic_algorithms(True)  # fills new memory with NaN
     try:
@@ -223,45 +186,16 @@ def test_a_step_that_overflows_leaves_amp_what_it_had(alone, monkeypatch):
             strategy.step(images, target)
     finally:
         torch.use_deterministic_algorithms(False)
+        dist.destroy_process_group()
     assert not any(map(torch.equal, before, strategy.model.parameters()))
     assert all(parameter.isfinite().all() for parameter in strategy.model.parameters())
-
-
-POWERSGD = """
-import os, sys, torch
-from torch.nn.parallel import DistributedDataParallel
-from benchmarks import ddp_compressed
-from benchmarks.common.config import Config
-from benchmarks.common.exchange import ddp_exchange
-from benchmarks.common.model import build_model
-
-torch.distributed.init_process_group("gloo", f"file://{sys.argv[1]}?rank=0&world_size=1")
-config = Config(arch="resnet18", comm_hook="powersgd")
-ddp = DistributedDataParallel(build_model(config, 4))
-ddp.register_comm_hook(*ddp_compressed.hook_of(config))
-exchange = ddp_exchange(ddp)
-for _ in range(ddp_compressed.NUM_UNCOMPRESSED_STEPS + 2):
-    exchange.communicate()
-ddp(torch.randn(2, 3, 64, 64)).sum().backward()
-print(all(parameter.grad.isfinite().all() for parameter in ddp.module.parameters()), flush=True)
-os._exit(0)  # a thread of gloo that holds the group last would abort the process (torch 2.15)
-"""
-
-
-@pytest.mark.launches
-def test_the_step_breakdown_leaves_powersgd_numbers(tmp_path):
-    """Of an exchange of zeros its memory of errors would become NaN, and with it each later gradient."""
-    env = environment(GLOO_SOCKET_IFNAME="lo")
-    command = [sys.executable, "-c", POWERSGD, tmp_path / "rendezvous"]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
-    assert done.stdout == "True\n", done.stderr
 
 
 # --- which options a strategy reads ---------------------------------------------------------------------------------
 
 
 def read_fields(path, seen) -> set[str]:
-    """Fields of the configuration that a strategy's script reads, also by functions that it calls with `config`."""
+    """Also by functions that it calls with `config`."""
     tree = ast.parse(path.read_text())
     own = {
         node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "config"
@@ -275,7 +209,7 @@ def read_fields(path, seen) -> set[str]:
 
 
 def test_the_table_of_readers_is_what_scripts_read():
-    """An option that is not read is no setting: one that is added to a script is found here."""
+    """An option that is not read is no setting."""
     helpers: dict[str, set[str]] = {}
     ddp_options = r"\bconfig\.(\w+)|'(static_graph|gradient_as_bucket_view|broadcast_buffers)'"
     for path in (ROOT / "benchmarks" / "common").glob("*.py"):
