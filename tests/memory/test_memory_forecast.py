@@ -1,7 +1,6 @@
 """The memory forecast beside what torch allocates in real steps, and what it refuses."""
 
 import dataclasses
-import functools
 import gc
 import subprocess
 import sys
@@ -43,12 +42,12 @@ V100_16GB, V100_32GB = 16.9e9, 34.1e9
 
 
 def refused(strategy: str, config: Config, memory_bytes: float, free_bytes: float = 1e12) -> str:
-    """The sentence for a strategy on four GPUs."""
+    """On four GPUs."""
     return why_not_fitting(config, layout_function(strategy), 4, memory_bytes, free_bytes)
 
 
 def real_peak(config: Config, mesh: DeviceMesh | None = None) -> int:
-    """The most bytes at one time that torch's own allocator gave out for two real steps on this CPU. mesh: of FSDP."""
+    """The most bytes that torch's own allocator gave out in two real steps. mesh: of FSDP."""
     gc.collect()  # what is freed meanwhile would be taken off
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         net = build_model(config, 1000)
@@ -77,11 +76,8 @@ def when(event) -> int:
 
 
 def lasting_changes(events) -> list:
-    """The profiler's events below these by which memory is taken or given back, in no order.
-
-    Those of a convolution that it undoes itself are left out: oneDNN's scratch memory, which depends on the CPU and on
-    the number of threads.
-    """
+    """The profiler's events below these by which memory is taken or given back, without oneDNN's scratch memory: that
+    of a convolution which it gives back itself."""
     changes, events = [], list(events)
     while events:
         event = events.pop()
@@ -94,7 +90,6 @@ def lasting_changes(events) -> list:
 
 
 def without_scratch(changes: list) -> list:
-    """Those of one operator's changes, in order, that it does not undo itself."""
     taken, lasting = {}, []
     for change in changes:
         fields = change.extra_fields
@@ -106,39 +101,25 @@ def without_scratch(changes: list) -> list:
 
 
 @pytest.mark.parametrize(
-    "arch, image_size, batch",
-    [("resnet18", 64, 32), ("resnet50", 64, 16), ("convnext_tiny", 64, 8), ("vit_b_16", 32, 8)],
+    "arch, image_size, batch", [("resnet50", 64, 16), ("convnext_tiny", 64, 8), ("vit_b_16", 32, 8)]
 )
 @pytest.mark.launches
 def test_the_forecast_is_what_a_real_step_allocates(arch, image_size, batch):
-    """Protects every refusal: 5 % is less than what separates batches that people choose."""
     config = Config(arch=arch, image_size=image_size, global_batch=batch)
     (need,), real = forecast(config, Layout()), real_peak(config)
     assert need.peak == pytest.approx(real, rel=0.05)
 
 
 @pytest.mark.launches
-@pytest.mark.parametrize("arch, image_size, batch, num_ranks", [("resnet18", 64, 32, 4), ("resnet50", 64, 16, 2)])
-def test_the_forecast_of_fsdp_is_what_a_rank_allocates(arch, image_size, batch, num_ranks):
-    """Protects models that fit because they are sharded, and refusals of those that do not. The group sends nothing,
-    and allocates what a real one does."""
-    config = Config(arch=arch, image_size=image_size, global_batch=batch)  # the images of one rank
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=num_ranks)
+def test_the_forecast_of_fsdp_is_what_a_rank_allocates():
+    """The group sends nothing, and allocates what a real one does."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     try:
-        real = real_peak(config, init_device_mesh("cpu", (num_ranks,), mesh_dim_names=("shard",)))
+        real = real_peak(SMALL, init_device_mesh("cpu", (4,), mesh_dim_names=("shard",)))
     finally:
         dist.destroy_process_group()
-    (need,) = forecast(config, Layout(num_weight_shards=num_ranks))
+    (need,) = forecast(SMALL, Layout(num_weight_shards=4))
     assert 0.95 * real <= need.peak <= 1.12 * real
-    (whole,) = forecast(config, Layout())
-    assert need.parameters == whole.parameters // num_ranks and need.momentum == whole.momentum // num_ranks
-
-
-def test_fsdp_says_over_how_many_devices_it_shards():
-    """Protects HSDP: each group of ranks has all weights."""
-    for shard_ranks, expected in ((0, 8), (2, 2)):
-        layout = layout_function("fsdp")(Config(shard_ranks=shard_ranks), 8)
-        assert (layout.num_shards, layout.num_weight_shards) == (8, expected)
 
 
 @pytest.mark.launches
@@ -153,7 +134,6 @@ def test_each_way_of_dividing_saves_what_it_should():
     assert sum(half.parameters for half in halves) == whole.parameters
     assert sum(half.activations for half in halves) == pytest.approx(whole.activations, rel=0.05)
     gpipe = forecast(cut, Layout(num_stages=2, num_microbatches=8))
-    assert [need.activations for need in gpipe] == pytest.approx([half.activations for half in halves], rel=0.02)
     first, last = forecast(cut, Layout(num_stages=2, num_microbatches=8, one_f_one_b=True))
     assert (8 * first.activations, 8 * last.activations) == pytest.approx(
         (2 * gpipe[0].activations, gpipe[1].activations), rel=0.01
@@ -165,28 +145,17 @@ def test_each_way_of_dividing_saves_what_it_should():
     assert scattered.peak - shard.peak == 24 * 3 * 64 * 64 * 4
 
 
-LAYOUTS = [Layout(num_shards=4, num_gradient_copies=1), Layout(num_stages=2, num_microbatches=4)]
-
-
 @pytest.mark.launches
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_the_largest_batch_fits_and_the_next_does_not(layout):
-    unit = layout.num_shards * layout.num_microbatches
-
-    def tell(config, num_devices):
-        return layout
-
-    def peak(batch):
-        return peak_bytes(dataclasses.replace(SMALL, global_batch=batch), layout)
-
-    limit = peak(16 * unit)
-    assert largest_batch(dataclasses.replace(SMALL, global_batch=64 * unit), tell, 4, limit) == 16 * unit
-    assert largest_batch(SMALL, tell, 4, 1e6) == 0
+def test_the_largest_batch_fits_and_the_next_does_not():
+    layout = Layout(num_stages=2, num_microbatches=4)
+    limit = peak_bytes(dataclasses.replace(SMALL, global_batch=64), layout)
+    assert largest_batch(dataclasses.replace(SMALL, global_batch=256), lambda *_: layout, 2, limit) == 64
+    assert largest_batch(SMALL, lambda *_: layout, 2, 1e6) == 0
 
 
 @pytest.mark.launches
 def test_the_published_protocol_on_four_v100():
-    """Protects configs/v100x4.yaml: ddp of 3200 images fits 32 GB and not 16, and the sentence names what does."""
+    """ddp of 3200 images fits 32 GB and not 16, and the sentence names what does."""
     config = load_config(["--config", "configs/v100x4.yaml"])
     assert refused("ddp", config, V100_32GB) == ""
     message = refused("ddp", config, V100_16GB)
@@ -196,20 +165,17 @@ def test_the_published_protocol_on_four_v100():
     assert "or --microbatches 16 --pipeline-schedule 1f1b" in refused("pipeline_parallel", coarse, V100_16GB)
 
 
-peak_of_layout = functools.cache(peak_bytes)  # many strategies have the same one
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.launches
-def test_the_small_protocol_fits_16_gb(strategy):
-    """Protects an epoch on GPUs that nobody here has: the forecast has not been held against one, so that 0.15 stay."""
+def test_the_small_protocol_fits_16_gb():
+    """0.15 are left, as the forecast has not been held against such a GPU."""
     config = load_config(["--config", "configs/v100x4-16gb.yaml"])
-    assert peak_of_layout(config, layout_function(strategy)(config, 4)) <= 0.85 * V100_16GB
+    for strategy in STRATEGIES:
+        assert peak_bytes(config, layout_function(strategy)(config, 4)) <= 0.85 * V100_16GB, strategy
 
 
 @pytest.mark.launches
 def test_another_cut_is_named_where_it_fits():
-    """Protects model parallel training, which people choose for its memory: a cut by time fills the first GPU first."""
+    """A cut by time fills the first GPU first."""
     config = Config(arch="resnet18", global_batch=2048)
     message = refused("model_parallel", config, V100_32GB)
     cut = best_cut(config, Layout(num_stages=2))
@@ -219,34 +185,22 @@ def test_another_cut_is_named_where_it_fits():
 
 @pytest.mark.launches
 def test_loaders_need_memory():
-    """Each rank: 2 batches ready in each of 8 workers, and 2 more, for training and for validation; 2 page-locked ones;
-    4 ranks x 38 x 800 images x 3 x 224 x 224 bytes. One process that loads for all keeps as many images. On two nodes
-    each keeps half; but the first rank of a pipeline reads all images of training, on its node."""
+    """Each rank: 2 batches ready in each of 8 workers, and 2 more, for training and for validation; 2 page-locked ones.
+    On two nodes each keeps half; but the first rank of a pipeline reads all images of training."""
     config = load_config(["--config", "configs/v100x4.yaml"])
-    ddp = layout_function("ddp")(config, 4)
+    ddp, pipeline = (layout_function(name)(config, 4) for name in ("ddp", "pipeline_parallel"))
     a_batch = 3200 * 3 * 224 * 224
-    assert loader_bytes(config, ddp) == 4 * (2 * (8 * 2 + 2) + 2) * 800 * 3 * 224 * 224
-    for name in ("dataparallel", "hybrid_parallel", "pipeline_parallel"):
-        assert loader_bytes(config, layout_function(name)(config, 4)) == 38 * a_batch
+    assert loader_bytes(config, ddp) == loader_bytes(config, pipeline) == (2 * (8 * 2 + 2) + 2) * a_batch
     assert loader_bytes(config, ddp, num_nodes=2) == 19 * a_batch
-    pipeline = layout_function("pipeline_parallel")(config, 4)
     assert loader_bytes(config, pipeline, num_nodes=2) == (20 + 18 / 2) * a_batch
-    message = refused("ddp", config, V100_32GB, free_bytes := 64e6)
-    assert f"{free_bytes / 1e9:.1f} are free" in message and "--workers 0" in message
-    assert loader_bytes(dataclasses.replace(config, loader="synthetic"), ddp) == 0
-
-
-@pytest.mark.launches
-def test_where_no_batch_fits_the_sentence_says_so():
-    config = Config(arch="resnet18", global_batch=256)
-    assert "no batch fits" in why_not_fitting(config, lambda *_: Layout(), 1, RESERVED_BYTES + 0.1e9, 8e9)
+    assert "0.1 are free; use --workers 0" in refused("ddp", config, V100_32GB, free_bytes=64e6)
 
 
 # --- the default batch --------------------------------------------------------------------------------------------
 
 
 def variables_on_gpus(monkeypatch, flags: str, **variables: object) -> Request:
-    """Those of `make bench-all` on two GPUs that need not be here, without a configuration of the user's."""
+    """On two GPUs that need not be here, without a configuration of the user's."""
     for name, value in {"NUM_GPUS": 2, "NPROC": 2, "ARGS": f"--loader synthetic {flags}", **variables}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.delenv("STRATEGIES", raising=False)
@@ -255,8 +209,7 @@ def variables_on_gpus(monkeypatch, flags: str, **variables: object) -> Request:
 
 @pytest.mark.launches
 def test_the_default_batch_is_halved_until_every_core_strategy_fits(monkeypatch, capsys):
-    """Protects the first command on V100s of 16 GB: with 256 images of ResNet-50 only ddp_amp fitted, and there was no
-    baseline. All have the same number, also one strategy by itself."""
+    """All have the same number, also one strategy by itself."""
     flags = "--arch resnet18 --image-size 64 --precision fp32"
     monkeypatch.delenv("CONFIG", raising=False)
     needed_gb = {}
@@ -270,85 +223,58 @@ def test_the_default_batch_is_halved_until_every_core_strategy_fits(monkeypatch,
     found = with_fitting_batch(variables)
     assert load_config(found.flags).batch_per_device == 64
     assert "note: 64 images on each GPU instead of 256" in (note := capsys.readouterr().err) and "on one device" in note
-    alone = with_fitting_batch(dataclasses.replace(variables, strategies="ddp_amp"))
-    assert alone.flags == found.flags
-    runs = plan.plan_strategies(found)
-    assert all(not run.skip for run in plan.skip_what_does_not_fit(runs))
-    monkeypatch.setattr(memory_check, "free_group_memory_bytes", lambda: 1.0)  # the host's memory
-    assert with_fitting_batch(variables_on_gpus(monkeypatch, flags, GPU_MEMORY_GB=1000)).flags == variables.flags
+    assert with_fitting_batch(dataclasses.replace(variables, strategies="ddp_amp")).flags == found.flags
+    assert all(not run.skip for run in plan.skip_what_does_not_fit(plan.plan_strategies(found)))
 
 
 def test_a_set_keeps_its_batch(monkeypatch, tmp_path):
-    """Protects a set that is continued: with another batch its rounds would be planned anew."""
+    """With another its rounds would be planned anew."""
     row = {"run_id": "a", "status": "ok", "config": "configs/imagenet-bench.yaml", "batch_per_device": 64}
-    others = [
-        {"run_id": "b", "config": "mine.yaml", "batch_per_device": 8},
-        {"run_id": "c", "batch_per_device": 32, "options": "--batch-per-device 32"},
-        {"run_id": "d", "batch_per_device": 256},  # of a study
-    ]
-    append_rows(tmp_path, "runs", [row | others[1], row, *(row | other for other in (others[0], others[2]))])
-    monkeypatch.delenv("CONFIG", raising=False)
-    monkeypatch.delenv("GPU_MEMORY_GB", raising=False)
-    for memory in ({"GPU_MEMORY_GB": 1000}, {}):  # and on a login node, whose GPUs cannot be asked
-        variables = variables_on_gpus(monkeypatch, "", RESULTS=tmp_path, **memory)
-        assert load_config(with_fitting_batch(variables).flags).batch_per_device == 64
-        monkeypatch.delenv("GPU_MEMORY_GB", raising=False)
+    named = {"batch_per_device": 32, "options": "--batch-per-device 32"}
+    append_rows(tmp_path, "runs", [row | {"config": "mine.yaml", "batch_per_device": 8}, row | named, row])
+    for name in ("CONFIG", "GPU_MEMORY_GB"):  # a login node's GPUs cannot be asked
+        monkeypatch.delenv(name, raising=False)
+    variables = variables_on_gpus(monkeypatch, "", RESULTS=tmp_path)
+    assert load_config(with_fitting_batch(variables).flags).batch_per_device == 64
 
 
 @pytest.mark.parametrize(
     "flags, more",
     [
-        ("--batch-per-device 256", {}),
+        ("--batch_per_device 256", {}),
         ("--global-batch=512", {}),
         ("", {"CONFIG": "configs/imagenet-resnet50.yaml"}),
         ("", {"NUM_GPUS": 0}),
-        ("--batch_per_device 256", {}),
-        ("--config configs/imagenet-resnet50.yaml", {}),
-        ("", {"NNODES": 2}),
+        ("", {"NNODES": 2}),  # whose nodes might differ
     ],
 )
 def test_a_batch_that_is_named_stays(monkeypatch, flags, more):
-    """Protects a comparison with another machine, ranks of several nodes, each with a command of its own, from unequal
-    batches, and a laptop from a forecast."""
     monkeypatch.setitem(sys.modules, "scripts.memory.memory_forecast", None)  # an import of it would fail
     monkeypatch.delenv("CONFIG", raising=False)
     variables = variables_on_gpus(monkeypatch, flags, GPU_MEMORY_GB=2, **more)
     assert with_fitting_batch(variables) == variables
 
 
-# --- through the launchers ----------------------------------------------------------------------------------------
-
-
-def started(recorder, checkout, data, results, code=0, **variables) -> tuple[str, dict[str, dict], list[str]]:
-    """What a suite on four stand-in GPUs says, its rows by strategy, and which scripts its launchers started. code: its
-    exit code."""
-    results.mkdir()
-    (results / "environment.json").write_text("{}")
-    ours = recorder.variables | {"PASSED_ON": OURS, "RESULTS": results, "DATA": data, "NUM_GPUS": 4, "REPEATS": 1}
-    keywords = {"capture_output": True, "text": True, "timeout": 100}
-    done = start_bench(checkout, popen=subprocess.run, **ours | variables, **keywords)
-    assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
-    assert ("failed: no run was timed; " in done.stderr) == bool(code)
-    # of two baselines, that without a precision of its own
-    found = sorted(read_table(results, "runs").to_dict("records"), key=lambda row: -len(row["options"]))
-    rows = {row["strategy"]: row for row in found}
-    words = [word for call in recorder.calls() for word in call["words"]]
-    return done.stdout, rows, [word.split(".")[1] for word in words if word.startswith("benchmarks.")]
-
-
 @pytest.mark.launches
 def test_a_suite_skips_what_does_not_fit_and_runs_the_rest(recorder, checkout, tiny_data, tmp_path):
-    """Protects an hour of a V100, and its chart: out of memory is said beforehand, in a row with the remedy."""
-    flags = "--arch resnet18 --image-size 64 --precision fp32 --global-batch 4096"
-    variables = {"STRATEGIES": "single ddp", "GPU_MEMORY_GB": 6, "ARGS": flags}
-    message, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", **variables)
+    """On four stand-in GPUs: out of memory is said beforehand, in a row with the remedy."""
+    (results := tmp_path / "a set").mkdir()
+    (results / "environment.json").write_text("{}")
+    ours = recorder.variables | {"PASSED_ON": OURS, "RESULTS": results, "DATA": tiny_data, "NUM_GPUS": 4, "REPEATS": 1}
+    ours |= {"STRATEGIES": "single ddp", "GPU_MEMORY_GB": 6}
+    ours |= {"ARGS": "--arch resnet18 --image-size 64 --precision fp32 --global-batch 4096"}
+    keywords = {"capture_output": True, "text": True, "timeout": 100}
+    done = start_bench(checkout, popen=subprocess.run, **ours, **keywords)
+    assert done.returncode == 0, done.stderr
+    rows = {row["strategy"]: row for row in read_table(results, "runs").to_dict("records")}
     assert {name: row["status"] for name, row in rows.items()} == {"single": "skipped", "ddp": "ok"}
-    reason = rows["single"]["reason"]
-    assert "--global-batch" in reason and reason in message and scripts == ["ddp"]
+    assert "--global-batch" in (reason := rows["single"]["reason"]) and reason in done.stdout
+    words = [word for call in recorder.calls() for word in call["words"]]
+    assert "benchmarks.ddp" in words and "benchmarks.single" not in words
 
 
 def test_a_machine_without_gpus_pays_nothing(monkeypatch):
-    """Protects start-up on a laptop: no torch for an answer that is known. A variable that is no number is refused."""
+    """No torch for an answer that is known."""
     monkeypatch.setenv("NUM_GPUS", "0")
     monkeypatch.setitem(sys.modules, "scripts.memory.memory_forecast", None)  # an import of it would fail
     cases = [MemoryCase("ddp", Config(arch="resnet152", global_batch=2**16), 2, 1)]
