@@ -1,4 +1,4 @@
-"""Batches that an example and the suite's strategy both train on: noise, which follows from an image's number alone."""
+"""Batches of noise, which follow from the images' numbers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,14 +9,14 @@ NUM_CLASSES, IMAGE_SIZE = 4, 32
 
 
 def fixed_batch(numbers: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The images with these numbers, as if they were normalised, and their classes."""
+    """Images, as if they were normalised, and classes."""
     generators = [torch.Generator().manual_seed(number) for number in numbers]
     images = [torch.randn(3, IMAGE_SIZE, IMAGE_SIZE, generator=generator) for generator in generators]
     return torch.stack(images), torch.tensor([number % NUM_CLASSES for number in numbers])
 
 
 class FixedLoader:
-    """Stands for torch's DataLoader. The order is the sampler's; shuffled without one, its own, another each pass."""
+    """Stands for torch's DataLoader."""
 
     def __init__(self, images, batch_size, shuffle=False, sampler=None, drop_last=False, **of_workers: Any):
         self.numbers = range(len(images)) if sampler is None else sampler

@@ -1,4 +1,4 @@
-"""One rank of a strategy of the suite, which takes the steps that an example takes in test_examples.py.
+"""One rank of a strategy of the suite, which takes an example's steps.
 
 python train_as_suite.py STRATEGY DATA CHECKPOINT RESULT
 """

@@ -1,8 +1,7 @@
-"""Each test has two cases: on the CPU with little work, which finds mistakes on any machine, and on the GPU, marked
-`gpu`. What the GPU's cases measure is printed at the end, and is in the file of --junitxml."""
+"""Each test has two cases: on the CPU with little work, and on the GPU, marked `gpu`. What the GPU's cases measure is
+printed at the end, and is in the file of --junitxml."""
 
 import gc
-import os
 import sys
 
 import pytest
@@ -41,19 +40,16 @@ def machine(request, monkeypatch, record_property) -> Machine:
 
 
 def why_no_gpu() -> str:
-    """Why no GPU can be used; '' where one can."""
+    """'' where one can be used."""
     try:
-        if usable_gpus():
-            return ""
+        return "" if usable_gpus() else "no NVIDIA GPU is here, or it is hidden: make gpu-test"
     except UserError as error:
         return str(error)
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == "" or os.environ.get("DEVICE") == "cpu"
-    return "the GPUs are hidden here: make gpu-test" if hidden else "no NVIDIA GPU is here"
 
 
 @pytest.fixture(scope="session")
 def photographs(tmp_path_factory):
-    """train/ and val/ of JPEGs as large as ImageNet's."""
+    """As large as ImageNet's."""
     from machines import draw_photographs
 
     folder = tmp_path_factory.mktemp("photographs")

@@ -1,7 +1,4 @@
-"""What the GPU tests do on a GPU, and with less work on the CPU: build a strategy here, take a step, time it, run make.
-
-with built("ddp", config) as strategy: ...
-"""
+"""What the GPU tests do: build a strategy in this process, take a step, time it, run make."""
 
 import contextlib
 import dataclasses
@@ -19,7 +16,6 @@ from pathlib import Path
 from unittest import mock
 
 import numpy
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -53,8 +49,7 @@ Weights = dict[str, torch.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """A device, and how much work tests give it. small: what is not timed. timed: a run of `single` whose windows are
-    long enough to believe."""
+    """A device, and how much work tests give it. timed: with windows long enough to believe."""
 
     device: torch.device
     small: Config
@@ -83,8 +78,7 @@ CPU = Machine(torch.device("cpu"), FEW_IMAGES, FEW_IMAGES, copied_mb=1, loader_w
 
 @contextlib.contextmanager
 def built(name: str, config: Config, rank: int = 0, num_ranks: int = 1, folder: str = "") -> Iterator[Strategy]:
-    """benchmarks.<name>.build(config), as one rank of this machine; skips the test where it cannot run here. folder: in
-    which several ranks meet."""
+    """Skips the test where the strategy cannot run here. folder: in which several ranks meet."""
     script = importlib.import_module(f"benchmarks.{name}")
     with tempfile.TemporaryDirectory() as own:
         variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
@@ -103,7 +97,7 @@ def built(name: str, config: Config, rank: int = 0, num_ranks: int = 1, folder: 
 
 
 def take_step(name: str, config: Config, *, on_cpu: bool) -> tuple[float, Weights]:
-    """(loss, weights and statistics) of one step of the strategy."""
+    """Loss, weights and statistics of one step."""
     variables = {"DEVICE": "cpu"} if on_cpu else {}
     with mock.patch.dict(os.environ, variables), built(name, config) as strategy:
         strategy.train.set_epoch(0)
@@ -115,8 +109,8 @@ def take_step(name: str, config: Config, *, on_cpu: bool) -> tuple[float, Weight
 
 
 def difference(found: Weights, expected: Weights) -> tuple[float, float]:
-    """How far apart two updates of the initial weights are, over the length of the expected one: (of the last layer and
-    BatchNorm's statistics, of all weights). Where rounding flips a ReLU, all layers below get another gradient."""
+    """How far apart two updates are, over the expected one's length: of the last layer and BatchNorm's statistics, and
+    of all weights, which rounding changes more where it flips a ReLU."""
     model = build_model(SMALL, 1000)
     initial = {name: value.double() for name, value in model.state_dict().items()}
     assert found.keys() == expected.keys() == initial.keys()
@@ -138,8 +132,6 @@ class Timed:
 
 
 class KeptClock(Clock):
-    """Keeps what the engine's clock measures."""
-
     seconds = 0.0
 
     def stop(self) -> tuple[float, list[float]]:
@@ -150,7 +142,7 @@ class KeptClock(Clock):
 
 
 def time_run(name: str, config: Config, **rank: object) -> Timed:
-    """A whole run by the engine: warm-up, timed windows, evaluation and step breakdown. rank: as for `built`."""
+    """A whole run. rank: as for `built`."""
     account_steps = 0 if config.compile else 3  # their hooks would have the model compiled again
     with built(name, dataclasses.replace(config, account_steps=account_steps), **rank) as strategy:
         clock = KeptClock(strategy.rank.devices)
@@ -173,7 +165,7 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
 
 
 def draw_photographs(folder: Path, number: int, seed: int) -> None:
-    """JPEGs of 500 x 375 pixels in four classes: smooth colours and noise, about 100 KB each."""
+    """500 x 375 pixels, about 100 KB each."""
     random = numpy.random.default_rng(seed)
     for index in range(number):
         colours = Image.fromarray(random.integers(0, 256, (12, 16, 3), dtype=numpy.uint8))
@@ -194,7 +186,7 @@ def backends(machine: Machine) -> list[str]:
 
 
 def on_two_ranks(work: Callable[..., object], *arguments: object) -> dict:
-    """What `work(rank, folder, *arguments)` writes to folder/found.json, called in two processes."""
+    """What `work(rank, folder, *arguments)` writes to folder/found.json."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(work, (folder, *arguments), nprocs=2)
         return json.loads(Path(folder, "found.json").read_text())
@@ -210,8 +202,8 @@ def time_ddp(rank: int, folder: str, backend: str, config: Config) -> None:
 # --- make ------------------------------------------------------------------------------------------------------------
 
 
-def start_make(strategy: str, results: Path, config: Config, data: Path, **variables: object) -> subprocess.Popen:
-    """make bench-<strategy>, one round on one rank."""
+def run_make(strategy: str, results: Path, config: Config, data: Path, **variables: object) -> dict:
+    """The row of one round on one rank."""
     path = results.parent / "run.yaml"
     defaults = Config()
     changed = {name: value for name, value in vars(config).items() if value != getattr(defaults, name)}
@@ -220,28 +212,7 @@ def start_make(strategy: str, results: Path, config: Config, data: Path, **varia
     words = {"PYTHON": sys.executable} | ours | variables
     command = ["make", "-C", str(ROOT), f"bench-{strategy}", *(f"{name}={value}" for name, value in words.items())]
     env = os.environ | {"MAKEFLAGS": ""}  # of make gpu-test
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def run_make(strategy: str, results: Path, config: Config, data: Path, **variables: object) -> dict:
-    """The run's row."""
-    print(start_make(strategy, results, config, data, **variables).communicate()[0])
-    return row_of(results)
-
-
-def row_of(results: Path) -> dict:
-    """The last row of runs.csv."""
+    print(subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout)
     rows = read_table(results, "runs").to_dict("records")
     assert rows, "the run left no row"
     return rows[-1]
-
-
-def processes_of(folder: Path) -> list[psutil.Process]:
-    """Those whose arguments or variables name the folder."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            words = [*process.cmdline(), *process.environ().values()]
-            if process.pid != os.getpid() and any(str(folder) in word for word in words):
-                found.append(process)
-    return found

@@ -1,5 +1,4 @@
-"""Python imports this file first where PYTHONPATH names its folder: an example, and what it starts, gets fixed batches
-and is otherwise what its user runs."""
+"""Python imports this file first where PYTHONPATH names its folder."""
 
 import torch.utils.data
 from fixed_batches import FixedLoader
