@@ -15,7 +15,7 @@ from torch import nn
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable, UserError
-from benchmarks.common.exchange import apex_exchange
+from benchmarks.common.exchange import apex_without_exchange
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.machine import usable_gpus
@@ -70,7 +70,7 @@ def build(config: Config) -> Strategy:
         criterion,
         step,
         layout(config, rank.world_size),
-        exchange=apex_exchange(ddp),
+        without_exchange=lambda: apex_without_exchange(ddp),
         extra_state={"amp": amp},
         columns={"precision": f"apex-{config.opt_level}", "apex": importlib.metadata.version("apex")},
     )

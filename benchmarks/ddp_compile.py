@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
-from benchmarks.common.exchange import ddp_exchange, ddp_options
+from benchmarks.common.exchange import ddp_options, ddp_without_exchange
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.machine import prepare_compiler
@@ -71,7 +71,7 @@ def build(config: Config) -> Strategy:
         step,
         layout(config, rank.world_size),
         predict=model.forward,  # ddp_compile: other batch sizes would each be compiled
-        exchange=ddp_exchange(ddp),
+        without_exchange=lambda: ddp_without_exchange(ddp),
         columns={
             "bucket_cap_mb": ddp.bucket_bytes_cap / 2**20,
             "compile_s": compile_s,

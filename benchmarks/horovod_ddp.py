@@ -12,7 +12,7 @@ from torch import nn
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable
-from benchmarks.common.exchange import ContiguousCompressor, contiguous_state, horovod_exchange
+from benchmarks.common.exchange import ContiguousCompressor, contiguous_state, horovod_without_exchange
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.model import build_model, build_optimizer
@@ -70,7 +70,7 @@ def build(config: Config) -> Strategy:
         step,
         layout(config, rank.world_size),
         all_reduce=all_reduce,
-        exchange=horovod_exchange(optimizer),
+        without_exchange=lambda: horovod_without_exchange(optimizer),
         sync_state=sync_state,
         columns={
             "backend": "horovod-nccl" if on_gpu else "horovod-gloo",

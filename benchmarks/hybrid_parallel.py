@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable
-from benchmarks.common.exchange import ddp_exchange, ddp_options
+from benchmarks.common.exchange import ddp_options, ddp_without_exchange
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.machine import usable_gpus
@@ -66,7 +66,7 @@ def build(config: Config) -> Strategy:
         step,
         layout(config, 2 * rank.world_size),
         predict=staged,
-        exchange=ddp_exchange(ddp),
+        without_exchange=lambda: ddp_without_exchange(ddp),
         sync_state=sync_state,
         columns={"cut": cut_column(cuts), "bucket_cap_mb": ddp.bucket_bytes_cap / 2**20},
     )

@@ -20,7 +20,7 @@ from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.rank import Rank, prepare
-from benchmarks.common.strategy import Exchange, Layout, Strategy, all_reduce_sum
+from benchmarks.common.strategy import Layout, Strategy, all_reduce_sum
 
 
 def build(config: Config) -> Strategy:
@@ -100,8 +100,6 @@ def build(config: Config) -> Strategy:
         step,
         layout(config, rank.world_size),
         predict=average,
-        # local_sgd: one average, once a period
-        exchange=Exchange(communicate=lambda: average_into(average)),
         waits_within_phases=True,
         sync_state=sync_state,
         save_state=save_state,

@@ -130,7 +130,7 @@ def break_down_all(places: list[str], report: dict):
     def breakdowns(strategy, advance):
         global planted
         alone = []  # true while a step runs without communication
-        without = strategy.exchange and strategy.exchange.without
+        without = strategy.without_exchange
 
         @contextlib.contextmanager
         def watched():
@@ -145,13 +145,12 @@ def break_down_all(places: list[str], report: dict):
             report["bytes without" if alone else "bytes with"].append(moved_bytes() - before)
 
         if without:
-            strategy = dataclasses.replace(strategy, exchange=dataclasses.replace(strategy.exchange, without=watched))
+            strategy = dataclasses.replace(strategy, without_exchange=watched)
         summary = {}
         for _ in range(ROUNDS):
             for planted in places:
                 rows, summary = real(strategy, counted)
                 report[planted] += rows
-                report["summary"].append(summary)
         planted = ""
         if strategy.rank.reports:
             print("planted:", json.dumps(report), flush=True)

@@ -91,7 +91,6 @@ def horovod() -> types.ModuleType:
         def __new__(cls, optimizer, named_parameters, compression):
             optimizer.set_backward_passes_per_step = lambda passes: None
             optimizer.skip_synchronize = contextlib.nullcontext
-            optimizer.synchronize = lambda: None
             optimizer._handles = {}
             return optimizer
 
@@ -103,7 +102,6 @@ def horovod() -> types.ModuleType:
     module.nccl_built = lambda: True
     module.init = module.shutdown = lambda: None
     module.broadcast_parameters = lambda state, root_rank: [checked(tensor) for tensor in state.values()]
-    module.broadcast_optimizer_state = lambda optimizer, root_rank: None
     module.DistributedOptimizer, module.allreduce, module.Sum = Optimizer, allreduce, "sum"
     module.Compression = types.SimpleNamespace(none=None, fp16=None)
     return module

@@ -68,13 +68,6 @@ RUNS = (
         "mean of the accounted steps: forward and backward with the gradient exchange, minus those of a step on "
         "another batch without it",
     ),
-    Column("comm_ms", "number", "mean of the accounted steps: one exchange of the gradients by itself"),
-    Column(
-        "overlap_pct",
-        "number",
-        "1 - exposed_comm_ms / comm_ms, in percent, cut to 0 to 100; its mean over runs is too high if some were cut "
-        "to 0, and too low if some were cut to 100",
-    ),
     Column(
         "epoch_s",
         "number",

@@ -1,4 +1,4 @@
-"""What travels between ranks: BatchNorm's buffers, and gradients, to be timed by themselves."""
+"""What travels between ranks: BatchNorm's buffers, and gradients, which a step can leave out to be timed."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.config import Config
 from benchmarks.common.rank import Rank
-from benchmarks.common.strategy import AllReduce, Exchange
+from benchmarks.common.strategy import AllReduce
 
 
 def sync_buffers(model: torch.nn.Module, rank: Rank, all_reduce: AllReduce) -> None:
@@ -40,94 +40,36 @@ def ddp_options(config: Config) -> dict[str, Any]:
     return options | {"bucket_cap_mb": config.bucket_cap_mb or None}
 
 
-def ddp_exchange(ddp: DistributedDataParallel) -> Exchange:
-    """With DDP's own buckets and hooks."""
-    parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
-    gradients: list[torch.Tensor] = []
-
-    def communicate() -> None:
-        if not gradients:  # not before, for the sake of the run's peak memory
-            gradients.extend(_small_random(parameters))
-        whole = ddp.module
-        ddp.module = _NoComputation(whole, gradients, parameters)
-        try:
-            ddp(parameters[0]).backward()
-        finally:
-            ddp.module = whole
-        for parameter in parameters:
-            parameter.grad = None  # as optimizer.zero_grad() leaves them
-
-    @contextlib.contextmanager
-    def without() -> Iterator[None]:
-        syncs_buffers = ddp.require_forward_param_sync
-        ddp.require_forward_param_sync = False  # no_sync leaves out the next forward pass's broadcast only
-        try:
-            with ddp.no_sync():
-                yield
-        finally:
-            ddp.require_forward_param_sync = syncs_buffers
-
-    return Exchange(communicate, without)
-
-
-class _GivenGradients(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, gradients: list[torch.Tensor], *parameters: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
-        ctx.gradients = gradients
-        return parameters[0].new_zeros(())
-
-    @staticmethod
-    def backward(ctx, _gradient):  # type: ignore[no-untyped-def]
-        return None, *ctx.gradients
-
-
-class _NoComputation(torch.nn.Module):
-    """In place of DDP's module: its backward pass yields `gradients`."""
-
-    def __init__(self, whole: torch.nn.Module, gradients: list[torch.Tensor], parameters: list[torch.nn.Parameter]):
-        super().__init__()
-        self.whole = whole  # for DDP, which sends its buffers
-        self.gradients, self.weights = gradients, tuple(parameters)
-
-    def forward(self, _images: torch.Tensor) -> torch.Tensor:
-        return _GivenGradients.apply(self.gradients, *self.weights)
-
-
-def _small_random(parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
-    """Zeros would make PowerSGD's memory of errors NaN."""
-    generator = torch.Generator().manual_seed(0)
-    return [torch.empty_like(each).copy_(1e-6 * torch.randn(each.shape, generator=generator)) for each in parameters]
-
-
-def apex_exchange(ddp: Any) -> Exchange:
-    @contextlib.contextmanager
-    def without() -> Iterator[None]:
-        ddp.disable_allreduce()
-        try:
+@contextlib.contextmanager
+def ddp_without_exchange(ddp: DistributedDataParallel) -> Iterator[None]:
+    syncs_buffers = ddp.require_forward_param_sync
+    ddp.require_forward_param_sync = False  # no_sync leaves out the next forward pass's broadcast only
+    try:
+        with ddp.no_sync():
             yield
-        finally:
-            ddp.enable_allreduce()
-
-    return Exchange(without=without)
+    finally:
+        ddp.require_forward_param_sync = syncs_buffers
 
 
-def horovod_exchange(optimizer: Any) -> Exchange:
-    def communicate() -> None:
-        optimizer.synchronize()  # sends every gradient that no backward pass has sent
-        optimizer._synchronized = False
+@contextlib.contextmanager
+def apex_without_exchange(ddp: Any) -> Iterator[None]:
+    ddp.disable_allreduce()
+    try:
+        yield
+    finally:
+        ddp.enable_allreduce()
 
-    @contextlib.contextmanager
-    def without() -> Iterator[None]:
-        # it sends nothing after the first of two passes; step() applies gradients all the same
-        optimizer.set_backward_passes_per_step(2)
-        try:
-            with optimizer.skip_synchronize():
-                yield
-        finally:
-            optimizer._handles.clear()  # else zero_grad() complains
-            optimizer.set_backward_passes_per_step(1)
 
-    return Exchange(communicate, without)
+@contextlib.contextmanager
+def horovod_without_exchange(optimizer: Any) -> Iterator[None]:
+    # it sends nothing after the first of two passes; step() applies gradients all the same
+    optimizer.set_backward_passes_per_step(2)
+    try:
+        with optimizer.skip_synchronize():
+            yield
+    finally:
+        optimizer._handles.clear()  # else zero_grad() complains
+        optimizer.set_backward_passes_per_step(1)
 
 
 def contiguous_view(tensor: torch.Tensor) -> torch.Tensor:

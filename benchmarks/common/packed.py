@@ -38,7 +38,7 @@ class PackedSource:
 
     def content(self, index: int) -> numpy.ndarray | bytes:
         """A JPEG's bytes, or pixels, uint8 (height, width, 3). Raises ValueError for an unreadable image."""
-        stored = self.stored(index)
+        stored = self._images[self._starts[index] : self._ends[index]]
         if not len(stored):
             raise ValueError("it was not readable when it was packed")
         if self._pixels:
@@ -52,10 +52,6 @@ class PackedSource:
 
     def target(self, index: int) -> int:
         return int(self._targets[index])
-
-    def stored(self, index: int) -> numpy.ndarray:
-        """uint8; none where it was not readable when it was packed."""
-        return self._images[self._starts[index] : self._ends[index]]
 
 
 def pack_path(config: Config, split: str) -> Path:

@@ -23,7 +23,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from benchmarks.common.clock import Clock, Moment
 from benchmarks.common.loader import Loader, Mark
 from benchmarks.common.rank import Rank, synchronize
-from benchmarks.common.strategy import AllReduce, Exchange, Strategy
+from benchmarks.common.strategy import AllReduce, Strategy
 
 MARKED_PHASES = ("data", "copy", "forward", "backward", "wait", "optimizer", "other")
 WHOLE = "step"
@@ -52,9 +52,9 @@ class PhaseRecorder:
 def break_down_steps(strategy: Strategy, advance: Advance) -> tuple[list[dict], dict]:
     """Rows for steps.csv, and columns for runs.csv. Exposed communication is 0 on one device, and unknown where it
     cannot be left out."""
-    config, rank, exchange = strategy.config, strategy.rank, strategy.exchange or Exchange()
+    config, rank = strategy.config, strategy.rank
     num_devices = rank.world_size * len(rank.devices)
-    without = exchange.without if num_devices > 1 else None
+    without = strategy.without_exchange if num_devices > 1 else None
     exchange_stays = without is None and rank.world_size > 1
     waits = exchange_stays and not strategy.waits_within_phases
     clock = Clock(rank.devices)
@@ -71,28 +71,21 @@ def break_down_steps(strategy: Strategy, advance: Advance) -> tuple[list[dict], 
     works: dict[str, Callable[[], None]] = {"step": step}
     if without is not None:
         works["twin"] = _within(without, step)
-    if num_devices > 1 and exchange.communicate is not None:
-        works["communication"] = exchange.communicate
     with _hooks(recorder.mark, strategy, waits):
         marks_of = _interleave(works, config.account_steps, recorded)
     synchronize(rank.device)
     phases = {name: [_phases_ms(clock, marks) for marks in of_work] for name, of_work in marks_of.items()}
-    communication_ms = [each[WHOLE] for each in phases.get("communication", [])]
-    if without is None:
-        summary = {}
-        if num_devices == 1:
-            summary["exposed_comm_ms"] = 0.0
-        if communication_ms:
-            summary["comm_ms"] = statistics.fmean(communication_ms)
-        if waits:
-            return _of_all_ranks(phases["step"], rank, strategy.all_reduce), summary
-        rows = [_row(each, each, summary.get("exposed_comm_ms")) for each in phases["step"]]
-        if exchange_stays:
-            rows = [row | {"wait_ms": None} for row in rows]  # unknown
-        return rows, summary
-    pairs = zip(phases["step"], phases["twin"], strict=True)
-    rows = [_row(each, twin, _compute_ms(each) - _compute_ms(twin)) for each, twin in pairs]
-    return rows, _summary(rows, communication_ms)
+    if without is not None:
+        pairs = zip(phases["step"], phases["twin"], strict=True)
+        rows = [_row(each, twin, _compute_ms(each) - _compute_ms(twin)) for each, twin in pairs]
+        return rows, {"exposed_comm_ms": statistics.fmean(row["exposed_comm_ms"] for row in rows)}
+    if waits:
+        return _of_all_ranks(phases["step"], rank, strategy.all_reduce), {}
+    exposed_ms = 0.0 if num_devices == 1 else None
+    rows = [_row(each, each, exposed_ms) for each in phases["step"]]
+    if exchange_stays:
+        rows = [row | {"wait_ms": None} for row in rows]  # unknown
+    return rows, {"exposed_comm_ms": exposed_ms}
 
 
 def _interleave(
@@ -223,12 +216,3 @@ def _row(step: dict[str, float], twin: dict[str, float], exposed_ms: float | Non
     """With the twin's forward and backward."""
     phases_ms = step | {"forward": twin["forward"], "backward": twin["backward"]}
     return {f"{phase}_ms": ms for phase, ms in phases_ms.items()} | {"exposed_comm_ms": exposed_ms}
-
-
-def _summary(rows: list[dict], comm_ms: list[float]) -> dict:
-    """Means in ms. overlap_pct: how much of the communication's own time was hid."""
-    exposed = statistics.fmean(row["exposed_comm_ms"] for row in rows)
-    if not comm_ms:
-        return {"exposed_comm_ms": exposed}
-    alone = statistics.fmean(comm_ms)
-    return {"exposed_comm_ms": exposed, "comm_ms": alone, "overlap_pct": 100 * min(1.0, max(0.0, 1 - exposed / alone))}

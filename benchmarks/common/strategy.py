@@ -112,14 +112,6 @@ def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class Exchange:
-    """communicate: sends what a step sends. without: a context for a step that sends nothing."""
-
-    communicate: Callable[[], None] | None = None
-    without: Callable[[], AbstractContextManager[None]] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class Strategy:
     """What one rank trains with.
 
@@ -128,7 +120,7 @@ class Strategy:
     scores, (N, classes), or Nones. criterion: the module that it calls for the loss.
 
     predict: images to scores, called equally often on every rank; None: the model.
-    exchange: None where the exchange of gradients can be neither left out nor timed by itself.
+    without_exchange: a context for a step that exchanges no gradients; None where these cannot be left out.
     waits_within_phases: no mark can tell where ranks wait for each other.
     sync_state: gives all ranks what they hold differently, before it is evaluated or saved; None: rank 0's buffers.
     save_state, load_state: `model`, under torchvision's names, and `optimizer`, whole. Called on every rank. None: all
@@ -148,7 +140,7 @@ class Strategy:
     layout: Layout
     predict: Callable[[torch.Tensor], torch.Tensor] | None = None
     all_reduce: AllReduce = all_reduce_sum
-    exchange: Exchange | None = None
+    without_exchange: Callable[[], AbstractContextManager[None]] | None = None
     waits_within_phases: bool = False
     sync_state: Callable[[], None] | None = None
     save_state: Callable[[], dict[str, Any]] | None = None
