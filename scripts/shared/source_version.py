@@ -55,10 +55,11 @@ def is_shallow() -> bool:
 
 def git(*arguments: str) -> bytes | None:
     """None where git fails or is missing, and in another repository, into which a release may be unpacked."""
-    top = _run("rev-parse", "--show-toplevel")
-    if top is None or Path(os.fsdecode(top.removesuffix(b"\n"))).resolve() != ROOT.resolve():
+    top = _start("rev-parse", "--show-toplevel")
+    if not top or Path(os.fsdecode(top.stdout.removesuffix(b"\n"))).resolve() != ROOT.resolve():
         return None
-    return _run(*arguments)
+    done = _start(*arguments)
+    return done.stdout if done and not done.returncode else None
 
 
 def git_problem() -> str:
@@ -67,11 +68,6 @@ def git_problem() -> str:
     if done is None or not done.returncode or not (ROOT / ".git").exists():
         return ""
     return done.stderr.decode(errors="replace").partition("\n")[0]
-
-
-def _run(*arguments: str) -> bytes | None:
-    done = _start(*arguments)
-    return done.stdout if done and done.returncode == 0 else None
 
 
 def git_environment() -> dict[str, str]:

@@ -24,9 +24,7 @@ CORE_STRATEGIES = [
 def all_strategies() -> list[str]:
     """In the order of bench-all."""
     names = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem != "__init__")
-    return sorted(
-        names, key=lambda name: CORE_STRATEGIES.index(name) if name in CORE_STRATEGIES else len(CORE_STRATEGIES)
-    )
+    return [*CORE_STRATEGIES, *(name for name in names if name not in CORE_STRATEGIES)]
 
 
 def parse_strategies(text: str) -> list[str]:

@@ -13,7 +13,7 @@ from torch._inductor.cpp_builder import cpp_compiler_search
 
 from benchmarks.common import machine
 from benchmarks.common.errors import Unavailable, UserError
-from benchmarks.common.machine import host, nccl_conf, prepare_compiler, usable_gpus
+from benchmarks.common.machine import host, prepare_compiler, usable_gpus
 from scripts.memory.group_memory import free_group_memory_bytes
 
 # --- GPUs -----------------------------------------------------------------------------------------------------------
@@ -140,25 +140,10 @@ def test_who_cannot_compile_is_told_what_is_missing(monkeypatch, tmp_path):
 # --- what tells machines apart --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def files(monkeypatch):
-    """Of the machine, by their paths."""
-    files = {}
-    monkeypatch.setattr(machine, "_text", lambda path: files.get(str(path), ""))
-    return files
-
-
-def test_what_nccl_reads_from_files_separates_runs(files):
-    own, found = os.path.expanduser("~/.nccl.conf"), [nccl_conf({})]
-    for path, text in [(own, "NCCL_ALGO=Ring"), (own, "NCCL_ALGO=Tree"), ("/etc/nccl.conf", "NCCL_PROTO=LL")]:
-        files[path] = text
-        found.append(nccl_conf({}))
-    assert found[0] == "none" and len({*found}) == 4
-
-
-def test_a_host_is_more_than_its_name(files):
+def test_a_host_is_more_than_its_name(monkeypatch):
     board = {"/etc/machine-id": "1", "/sys/class/dmi/id/board_name": "X11", "/proc/cpuinfo": "microcode : 0x1\n"}
-    files |= board
+    files = dict(board)
+    monkeypatch.setattr(machine, "_text", lambda path: files.get(str(path), ""))
     before = host({})
     for path, text in board.items():
         files[path] = text.replace("1", "2")

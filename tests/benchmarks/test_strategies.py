@@ -96,6 +96,7 @@ def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     assert seconds["timed windows"] >= rows_of("windows")["seconds"].sum()
 
 
+@pytest.mark.launches
 @pytest.mark.parametrize("name", REMEDY_WITHOUT)
 def test_what_cannot_run_here_is_skipped_with_a_remedy(run, name):
     row, _, _ = run(name)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from fixed_batches import NUM_CLASSES, FixedLoader
-from support import NUM_VAL, ROOT, environment, few_fast, put
+from support import NUM_VAL, ROOT, environment, put
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torchvision.models import resnet18
 from train_as_suite import EPOCHS, GLOBAL_BATCH
@@ -113,7 +113,8 @@ def top1(state: dict) -> float:
     return 100 * torch.cat(hits).float().mean().item()
 
 
-@pytest.mark.parametrize("name", few_fast(STRATEGY_OF, {0}))
+@pytest.mark.launches
+@pytest.mark.parametrize("name", STRATEGY_OF)
 def test_an_example_trains_what_the_suite_times(name, tmp_path, tiny_data, by_suite):
     """It resumes after its first epoch. 23 images to validate are no multiple of two ranks, and count once each."""
     state, printed = train_example(name, tmp_path, tiny_data)
