@@ -52,7 +52,7 @@ def build(config: Config) -> Strategy:
         criterion,
         step,
         layout(config, rank.world_size),
-        without_exchange=lambda: ddp_without_exchange(ddp),  # ddp: to time the exchange of gradients by itself
+        without_exchange=lambda: ddp_without_exchange(ddp),  # ddp: to time the exchange of gradients
         columns={"bucket_cap_mb": ddp.bucket_bytes_cap / 2**20},
     )
 
