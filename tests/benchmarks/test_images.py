@@ -8,7 +8,6 @@ import pytest
 import torch
 from hard_images import BAD, BY_PILLOW, HARD, encoded, photograph
 from PIL import Image
-from scipy.stats import kstest
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
@@ -75,10 +74,10 @@ def test_boxes_are_torchvisions(monkeypatch):
     assert 100 < num_flips < 200
 
 
-def test_random_numbers_belong_to_a_position_and_are_fair():
+def test_random_numbers_belong_to_a_position():
     whole = numpy.array(random_numbers(3, 1, 0, 4000))
     assert whole[37:50].tolist() == random_numbers(3, 1, 37, 13)
-    assert len(numpy.unique(whole)) == whole.size and (kstest(whole, "uniform", axis=0).pvalue > 1e-4).all()
+    assert len(numpy.unique(whole)) == whole.size
     for seed, epoch in ((3, 2), (4, 1), (2**64 - 1, 1)):
         assert not numpy.isin(random_numbers(seed, epoch, 0, 4000), whole).any()
 

@@ -12,7 +12,6 @@ from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import (
     build_model,
-    build_optimizer,
     draw_model,
     flops_per_image,
     learning_rate,
@@ -99,11 +98,3 @@ def test_the_learning_rate_climbs_and_falls_as_its_schedule_says():
     assert [learning_rate(cosine, epoch) for epoch in (1, 2, 6, 10)] == pytest.approx([0.4, 0.8, 0.4, 0])
     steps = dataclasses.replace(config, lr_schedule="steps", epochs=90)
     assert [learning_rate(steps, epoch) for epoch in (29, 30, 60)] == pytest.approx([0.8, 0.08, 0.008])
-
-
-def test_optimizers_take_the_configurations_values():
-    adamw = build_optimizer(Config(arch="vit_b_16", lr=0.02, momentum=0.8, weight_decay=0.4), nn.Linear(3, 2))
-    assert isinstance(adamw, torch.optim.AdamW)
-    assert adamw.defaults.items() >= {"lr": 0.02, "betas": (0.8, 0.999), "weight_decay": 0.4}.items()
-    sgd = build_optimizer(Config(momentum=0.8, weight_decay=0.4, fused=True), nn.Linear(3, 2))
-    assert sgd.defaults.items() >= {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.4, "fused": True}.items()

@@ -134,19 +134,14 @@ def test_the_learning_rate_is_the_suites():
 
 @pytest.mark.launches
 @pytest.mark.parametrize("name", STRATEGY_OF)
-def test_an_example_learns_and_goes_on(name, tmp_path):
+def test_an_example_learns(name, tmp_path):
     """On imagenet-mini, as configs/smoke.yaml."""
     batch_size, workers = (32, 1) if name in ONE_BATCH else (16, 0)
-    words = f"--arch resnet18 --image-size 48 --batch-size {batch_size} --workers {workers}".split()
-    data, script = ROOT / "data" / "imagenet-mini", EXAMPLES / f"{name}.py"
-    printed = start_ranks(name, tmp_path, script, data, *words, "--epochs", 2)
+    words = f"--arch resnet18 --image-size 48 --batch-size {batch_size} --workers {workers} --epochs 2".split()
+    data = ROOT / "data" / "imagenet-mini"
+    printed = start_ranks(name, tmp_path, EXAMPLES / f"{name}.py", data, *words)
     learned = [float(text) for text in re.findall(r"top-1 ([\d.]+) %", printed)]
     assert len(learned) == 2 and learned[-1] > 25
-    os.rename(tmp_path / "checkpoint.pt", tmp_path / "before.pt")
-    (tmp_path / "again").mkdir()
-    words += ["--epochs", 3, "--resume", tmp_path / "before.pt"]
-    printed = start_ranks(name, tmp_path / "again", script, data, *words)
-    assert re.findall(r"(?m)^epoch (\d)", printed) == ["2"]
 
 
 @pytest.mark.launches
