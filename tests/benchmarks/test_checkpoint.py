@@ -109,7 +109,7 @@ def test_a_resumed_run_keeps_the_better_best_of_its_folder(trained, checkpoints)
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_foreign_checkpoint_is_named_and_never_executed(tmp_path):
+def test_a_spoiled_checkpoint_is_named_and_never_executed(tmp_path):
     """Promise 1 of SECURITY.md."""
     last = tmp_path / "last.pt"
     pickle_with_code = b"cos\nmkdir\n(S'" + str(tmp_path / "executed").encode() + b"'\ntR."
