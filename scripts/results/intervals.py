@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 
 from scripts.results.formatting import format_number, format_with_interval
 
-CONFIDENCE = 0.95
+CONFIDENCE = 0.95  # `grep -rn "95 %" scripts` finds the texts that name it
 INTERVAL_ROUNDS = 3  # fewer have no interval
 SENTENCE_ROUNDS = 5  # fewer have no sentence that says faster or slower
 FIRST_LOOK_ROUNDS = 10  # of --until: earlier, rounds that agree by luck stop it too often
