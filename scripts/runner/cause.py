@@ -7,11 +7,9 @@ import signal
 
 from benchmarks.common.errors import timed_out
 from benchmarks.common.run_folder import RunFolder
-from scripts.runner.limits import met_limit
 
-# The errors that a rank reports when it has lost another rank. They are not the cause. A rank's note is an exception,
-# as `Name: text`, or a sentence of this suite. Some exceptions always mean a lost rank. For others, the library's words
-# in the text decide; paths and quoted names in the text do not count.
+# What a rank reports when it has lost another rank, which is not the cause. Some exceptions always mean that; of others
+# the library's words decide.
 LOST_RANK_NAME = re.compile(
     r"(Dist(Backend|Network|Store)?|HorovodInternal|Connection\w+|BrokenPipe)Error|Process(Exited|Raised)Exception"
 )
@@ -22,17 +20,28 @@ LOST_RANK_TEXT = re.compile(
     r"|\b(dist(backend|network|store)|horovodinternal)error\b|\b(tcp|file)store\b",
     re.IGNORECASE | re.DOTALL,
 )
-# NCCL's words for a failed call of the system. Ranks of one machine exchange in /dev/shm, of which docker gives 64 MB.
-NCCL_SYSTEM_ERROR = re.compile(r"nccl\b.*unhandled system error", re.IGNORECASE | re.DOTALL)
-SMALL_SHARED_MEMORY = "; /dev/shm may be too small; else NCCL_DEBUG=INFO has NCCL log the call that failed"
-# gloo's words for GLOO_SOCKET_IFNAME, NCCL's for NCCL_SOCKET_IFNAME
-NO_INTERFACE = re.compile(r"unable to find (address|interface) for: |no socket interface found", re.IGNORECASE)
-NAME_INTERFACE = "; unset GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, or name an interface that all nodes have (ip link)"
-OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|DefaultCPUAllocator: can't allocate memory")
-SMALLER_BATCH = "; a smaller --global-batch needs less, ./bench forecast-memory says how much"
 EXCEPTION = re.compile(r"(\w+): ?(.*)", re.DOTALL)
-GLOO_SOURCE = re.compile(r"\[\S*\bgloo/\S+\.(cc|h):\d+\]")
-QUOTED_OR_PATH = re.compile(r"(?<!\w)'[^'\n]*'(?!\w)|\"[^\"\n]*\"|`[^`\n]*`|\S*/\S*")
+REMEDIES = (
+    (r"nccl\b.*unhandled system error", "NCCL_DEBUG=INFO has NCCL log the call that failed"),
+    (
+        # ranks of one machine exchange in it, of which docker gives 64 MB
+        r"nccl\b.*unhandled system error|/dev/shm|shared memory|\bbus error\b",
+        "/dev/shm may be too small; docker gives more by --shm-size=1g",
+    ),
+    (
+        r"unable to find (address|interface) for: |no socket interface found",  # of gloo and of NCCL
+        "unset GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, or name an interface that all nodes have (ip link)",
+    ),
+    (
+        r"OutOfMemoryError|DefaultCPUAllocator: can't allocate memory",
+        "a smaller --global-batch needs less, ./bench forecast-memory says how much",
+    ),
+    (
+        r"can't start new thread|thread creation failed|pthread_create|temporarily unavailable",
+        "raise ulimit -u, or the limit of a container's processes",
+    ),
+    (r"too many open files", "raise ulimit -n"),
+)
 # What torch's process group for NCCL says before it aborts its rank. The last two are those of torch 2.15's `nccl`.
 NCCL_WAITED = re.compile(
     r"\[(?:Rank |TC\]\[rank=)(\d+)\]"
@@ -72,8 +81,7 @@ class RunEnd:
 
 
 def find_status(run_end: RunEnd, folder: RunFolder, has_result: bool) -> dict[str, str]:
-    """Status and, unless it is ok, reason. has_result: whether the run left what it measured, which the first node
-    alone has."""
+    """Status and, unless it is ok, reason. has_result: whether the run left what it measured, as on the first node."""
     if run_end.signum:
         return {"status": "interrupted", "reason": why_interrupted(run_end, folder)}
     stopped = run_end.stopped or []
@@ -85,32 +93,15 @@ def find_status(run_end: RunEnd, folder: RunFolder, has_result: bool) -> dict[st
         return {"status": "ok"}
     log = folder.log.read_bytes().decode(errors="replace")
     status, reason = first_cause(folder.causes(), log, run_end.exit_code, stopped, run_end.num_ranks)
-    return {"status": status, "reason": reason + met_limit(reason)}
+    return {"status": status, "reason": reason + remedies(reason)}
 
 
 def why_interrupted(run_end: RunEnd, folder: RunFolder) -> str:
-    """Which signal, and whether a checkpoint was written after it."""
     received = f"{signal.Signals(run_end.signum).name} to the launcher"
     saved = [cause["reason"].partition("; ")[2] for cause in folder.causes() if cause["status"] == "interrupted"]
     if not saved and run_end.grace_s:
         saved = ["no checkpoint was written after it"]
     return "; ".join([received, *saved[:1]])
-
-
-def find_killed_rank(log: str) -> str | None:
-    """'rank 1: signal 9, possibly out of memory', where the log says so; but not what torchrun sends to the others."""
-    for found in (match.groupdict() for pattern in KILLED for match in pattern.finditer(log)):
-        code = int(found.get("code") or 0)
-        signum = int(found.get("signum") or SIGNALS.get(found.get("word") or "", max(0, code - 128)))
-        by_torchrun = signum == signal.SIGKILL and BY_TORCHRUN in log
-        if signum not in (0, signal.SIGTERM) and not by_torchrun:
-            return f"rank {found['rank']}: {describe_kill(signum)}"
-    return None
-
-
-def describe_kill(signum: int) -> str:
-    """'signal 9', with what the signal often means."""
-    return f"signal {signum}{OFTEN_MEANS.get(signum, '')}"
 
 
 def first_cause(notes: list[dict], log: str, exit_code: int, stopped: list[str], num_ranks: int) -> tuple[str, str]:
@@ -138,28 +129,39 @@ def first_cause(notes: list[dict], log: str, exit_code: int, stopped: list[str],
     return "failed", f"exit code {exit_code}: {find_error_line(log)[:200]}"
 
 
-def find_error_line(log: str) -> str:
-    """The line of the exception, else the last line."""
-    if raised := RAISED.search(log):
-        return raised.group(1)
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return lines[-1] if lines else "the log is empty"
-
-
-def describe_stopped(ranks: list[str]) -> str:
-    return f"{' and '.join(ranks)} {'was' if len(ranks) == 1 else 'were'} stopped by a signal"
-
-
 def is_lost_connection(reason: str) -> bool:
-    """Whether a rank's note only says that this rank has lost another one."""
+    """Whether a rank's note only says that this rank has lost another one. reason: an exception, as `Name: text`, or a
+    sentence of this suite."""
     exception = EXCEPTION.fullmatch(reason)
     if not exception or "in DataLoader worker process" in reason:
         return False
     name, text = exception.groups()
-    unquoted = QUOTED_OR_PATH.sub("", GLOO_SOURCE.sub("gloo", text))
-    if LOST_RANK_NAME.fullmatch(name):
-        return True
-    return bool(MAY_BE_LOST_RANK.fullmatch(name) and LOST_RANK_TEXT.search(unquoted))
+    return bool(LOST_RANK_NAME.fullmatch(name) or (MAY_BE_LOST_RANK.fullmatch(name) and LOST_RANK_TEXT.search(text)))
+
+
+def find_killed_rank(log: str) -> str:
+    """'rank 1: signal 9, possibly out of memory', where the log says so; but not what torchrun sends to the others."""
+    for found in (match.groupdict() for pattern in KILLED for match in pattern.finditer(log)):
+        code = int(found.get("code") or 0)
+        signum = int(found.get("signum") or SIGNALS.get(found.get("word") or "", max(0, code - 128)))
+        by_torchrun = signum == signal.SIGKILL and BY_TORCHRUN in log
+        if signum not in (0, signal.SIGTERM) and not by_torchrun:
+            return f"rank {found['rank']}: {describe_kill(signum)}"
+    return ""
+
+
+def find_error_line(log: str) -> str:
+    if raised := RAISED.search(log):
+        return raised.group(1)
+    return log.strip().rpartition("\n")[2] or "the log is empty"
+
+
+def describe_kill(signum: int) -> str:
+    return f"signal {signum}{OFTEN_MEANS.get(signum, '')}"
+
+
+def describe_stopped(ranks: list[str]) -> str:
+    return f"{' and '.join(ranks)} {'was' if len(ranks) == 1 else 'were'} stopped by a signal"
 
 
 def describe_silent_rank(reported: set[int], num_ranks: int) -> str:
@@ -169,12 +171,9 @@ def describe_silent_rank(reported: set[int], num_ranks: int) -> str:
 
 
 def describe_note(note: dict) -> str:
-    """'rank 1: reason', with a remedy for NCCL's system errors and for a lack of memory."""
     where = f"rank {note['rank']}: " if note["status"] == "failed" else ""
-    remedies = (
-        (NCCL_SYSTEM_ERROR, SMALL_SHARED_MEMORY),
-        (NO_INTERFACE, NAME_INTERFACE),
-        (OUT_OF_MEMORY, SMALLER_BATCH),
-    )
-    remedy = "".join(help_text for pattern, help_text in remedies if pattern.search(note["reason"]))
-    return where + SOURCE_LINE.sub("", note["reason"]) + remedy
+    return where + SOURCE_LINE.sub("", note["reason"])
+
+
+def remedies(reason: str) -> str:
+    return "".join(f"; {text}" for pattern, text in REMEDIES if re.search(pattern, reason, re.IGNORECASE | re.DOTALL))
