@@ -1,11 +1,9 @@
-"""Writes what the numbers depend on: hardware, drivers, libraries, threads, into environment.json of a set.
+"""Writes what the numbers depend on, hardware, drivers, libraries and threads, into environment.json of a set.
 
 python -m scripts.runner.environment --results results/x
 """
 
-import dataclasses
 import importlib.metadata
-import json
 import os
 import platform
 from pathlib import Path
@@ -14,7 +12,6 @@ import psutil
 import tyro
 
 from benchmarks.common import machine
-from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_json
 from benchmarks.common.rows import SCHEMA
 from scripts.shared.programs import run_main_and_exit
@@ -27,13 +24,6 @@ RECORDED_VARIABLES = (
 )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class EnvironmentOptions:
-    results: Path
-    command: str = ""
-    """That started the runs."""
-
-
 def installed_packages() -> dict[str, str | None]:
     installed: dict[str, str | None] = {}
     for name in PACKAGES:
@@ -44,16 +34,7 @@ def installed_packages() -> dict[str, str | None]:
     return installed
 
 
-def add_packages(path: Path) -> None:
-    """Add to an environment.json the versions of packages that it lacks, such as Horovod's, which was built later."""
-    noted = json.loads(path.read_text())
-    known = {name: version for name, version in noted.get("packages", {}).items() if version}
-    if noted.get("packages") not in (None, packages := installed_packages() | known):
-        write_json(path, noted | {"packages": packages})
-
-
 def describe_environment(command: str) -> dict:
-    """Facts of this machine and this interpreter, as text and numbers. command: that started the runs."""
     from torch.utils.collect_env import get_pretty_env_info
 
     from scripts.runner.device_peak import measure_peak
@@ -72,15 +53,10 @@ def describe_environment(command: str) -> dict:
     }
 
 
-def write_environment(path: Path, command: str) -> None:
-    try:
-        write_json(path, describe_environment(command))
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; the report will lack hardware and versions"
-        ) from None
+def main(results: Path, command: str = "") -> None:
+    """command: that started the runs."""
+    write_json(results / "environment.json", describe_environment(command))
 
 
 if __name__ == "__main__":
-    options = tyro.cli(EnvironmentOptions)
-    run_main_and_exit(lambda: write_environment(options.results / "environment.json", options.command))
+    run_main_and_exit(lambda: tyro.cli(main), writes="environment.json")

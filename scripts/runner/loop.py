@@ -1,7 +1,4 @@
-"""The loop of a suite: starts the launchers one after the other, and draws the charts after each round.
-
-Exit code: 0 when every run is ok or skipped; 1 otherwise; 2 for a mistake found before the first run; 128 + the signal.
-"""
+"""The loop of a suite: starts the launchers one after the other, and draws the charts after each round."""
 
 import contextlib
 import dataclasses
@@ -26,7 +23,6 @@ from scripts.results.formatting import format_duration, plural, printable
 from scripts.runner import plan as planner
 from scripts.runner import preflight, record, rounds
 from scripts.runner.default_batch import with_fitting_batch
-from scripts.runner.environment import add_packages
 from scripts.runner.plan import Run
 from scripts.runner.request import Request, with_images
 from scripts.setup.first_minute import unused_device_line
@@ -45,7 +41,7 @@ NOTHING_TIMED = (
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """The runs of a round that a command starts, and the module that draws them, with its flags."""
+    """What plans the runs of a round, and the module that draws them, with its flags."""
 
     plan_runs: Callable[[Request], list[Run]]
     chart_command: Callable[[], Sequence[str]] = lambda: ["scripts.charts.plot"]
@@ -55,7 +51,8 @@ STRATEGIES = Suite(planner.plan_strategies)
 
 
 def main(request: Request, suite: Suite = STRATEGIES) -> int:
-    """Plan the runs of a request, and run what is left of them in its set."""
+    """Plan the runs of a request, and run what is left of them in its set. Returns 0 when every run is ok or skipped,
+    else 1, or 128 + the signal. Raises UserError before the first run."""
     request = with_images(request)
     if not machine.num_gpus() and (line := unused_device_line()):
         print(line, file=sys.stderr)
@@ -77,7 +74,7 @@ def main(request: Request, suite: Suite = STRATEGIES) -> int:
             print(f"warning: {line}", file=sys.stderr)
         print(start_text(left, results, request), flush=True)
         for strategy in dict.fromkeys(run.strategy for run in left if not run.skip):
-            build_library(strategy, child_runner)  # now, so that no round is longer for it
+            build_library(strategy, child_runner)  # so that no round is longer for it
         loop = Loop(results, child_runner, suite.chart_command(), runs[0], len(left), rounds.open_ended(request))
         return loop.run(rounds.generate_rounds(left, runs, request, results))
 
@@ -98,7 +95,6 @@ def start_text(left: Sequence[Run], results: Path, request: Request) -> str:
 
 
 def plan_text(left: Sequence[Run], planned: Sequence[Run], request: Request) -> str:
-    """The runs that are left, a line each, and their most important settings."""
     lines = [f"{len(left)} of {len(planned)} runs, in {request.results or 'a new set'}; none is started"]
     if left and not rounds.is_only_run(left, request):
         warm = rounds.warm_up_runs([run for run in left if run.round == left[0].round])[:1]
@@ -117,7 +113,7 @@ def plan_text(left: Sequence[Run], planned: Sequence[Run], request: Request) -> 
 
 
 class Loop:
-    """Runs rounds in a set whose lock is held. planned: a run of the plan. open_ended: more than `total` may follow."""
+    """Runs rounds in a set whose lock is held. planned: one of the runs. open_ended: more than `total` may follow."""
 
     def __init__(
         self,
@@ -132,11 +128,11 @@ class Loop:
         self.draw = [planner.interpreter_path(), "-m", module, "--results", results, *flags]
         self.results, self.child_runner = results, child_runner
         self.planned, self.total, self.open_ended = planned, total, open_ended
-        self.began, self.num_done, self.num_unfit, self.all_ok = time.monotonic(), 0, 0, True
+        self.began, self.num_done, self.all_ok = time.monotonic(), 0, True
 
-    def run(self, batches: Iterable[list[Run]]) -> int:
-        """Run each round, taken when the one before is done; returns the exit code."""
-        for runs in batches:
+    def run(self, rounds_to_run: Iterable[list[Run]]) -> int:
+        """Each is taken when the one before is done. Returns the exit code."""
+        for runs in rounds_to_run:
             if self.num_done:
                 self._draw_so_far(runs[0].round - 1)
             self.total = max(self.total, self.num_done + len(runs))
@@ -151,7 +147,6 @@ class Loop:
                 break
         print(flush=True)
         if (self.results / "runs.csv").exists():  # the second of two machines has no rows: the first one writes them
-            record_environment(self.results, self.planned, self.child_runner)  # where a signal had stopped it
             self._draw_last()
         return 128 + self.child_runner.signum if self.child_runner.signum else int(not self.all_ok)
 
@@ -159,9 +154,7 @@ class Loop:
         if self.child_runner.signum:
             return
         folder, env = planner.create_run_folder(run, self.results, number)
-        self.num_unfit += bool(run.skip)
-        is_ok = start_launcher(run, folder, env, self.child_runner) == 0
-        self.all_ok &= is_ok or run.round == 0
+        self.all_ok &= start_launcher(run, folder, env, self.child_runner) == 0 or run.round == 0
 
     def _draw_so_far(self, round_number: int) -> None:
         quiet = subprocess.DEVNULL  # the last call prints the table
@@ -177,13 +170,13 @@ class Loop:
         drawn = self.child_runner.run(self.draw, after_signal=True, cwd=ROOT) == 0
         if (read_table(self.results, "runs").status == "ok").any():
             self.all_ok &= drawn
-        elif self.num_unfit and not self.child_runner.signum:
+        elif not self.child_runner.signum:
             print(NOTHING_TIMED, file=sys.stderr)
             self.all_ok = False
 
 
 def build_library(strategy: str, child_runner: SignalForwarder, python: str = "") -> str:
-    """Build the library that the strategy needs, where it is missing; why it is not there, '' where it is."""
+    """Build the library that the strategy needs, where it is missing. Returns why it is not there; '' where it is."""
     if not (library := library_of(strategy)):
         return ""
     build = functools.partial(child_runner.run, start_new_session=True)
@@ -198,7 +191,7 @@ def start_launcher(
     checkout: Path = ROOT,
     stdout: int | None = None,
 ) -> int:
-    """Run the launcher of a checkout; the run has a row and no processes then. Returns the exit code."""
+    """Run the launcher of a checkout. The run has a row and no processes then. Returns the exit code."""
     if why_skipped := run.skip or build_library(run.strategy, child_runner, env["PYTHON"]):
         return record.record_skipped(folder, why_skipped, os.environ | env)
     name = "external" if NAME_VARIABLE in run.variables else run.strategy
@@ -213,8 +206,8 @@ def start_launcher(
 
 @contextlib.contextmanager
 def lock_result_set(results: Path) -> Iterator[None]:
-    """Hold the lock of a set: one suite at a time writes it. Launchers inherit it, so that a killed suite's set stays
-    in use until its run has ended. Raises UserError where another holds it, and for a set with other columns."""
+    """One suite at a time writes a set. Launchers inherit the lock, so that a killed suite's set stays in use until its
+    run has ended. Raises UserError where another holds it, and for a set with other columns."""
     with contextlib.ExitStack() as stack:
         try:
             lock = stack.enter_context(hold_lock(results / ".suite", limit_s=0))
@@ -225,7 +218,7 @@ def lock_result_set(results: Path) -> Iterator[None]:
         os.set_inheritable(lock, True)
         for table in TABLES:
             if (results / f"{table}.csv").exists():
-                append_rows(results, table, [])  # raises now, and not after the first run, where columns are others
+                append_rows(results, table, [])  # raises where columns are others
         yield
 
 
@@ -247,11 +240,8 @@ def typed_command(words: Sequence[str]) -> str:
 
 
 def record_environment(results: Path, run: Run, child_runner: SignalForwarder, interpreter: str = "") -> None:
-    """Write environment.json of the set, or add the versions of what was installed since. interpreter: of the runs."""
-    path = results / "environment.json"
-    if path.exists() and not interpreter and not os.environ.get("CONTAINER"):
-        add_packages(path)
-    elif not path.exists() and not child_runner.signum:
+    """Write environment.json of the set, unless it is there. interpreter: of the runs."""
+    if not (results / "environment.json").exists() and not child_runner.signum:
         print("noting hardware and versions in environment.json", flush=True)
         child_runner.run(
             [

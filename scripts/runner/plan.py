@@ -1,4 +1,4 @@
-"""The plan: the runs of a round with their requested settings, made from a request. It starts nothing."""
+"""The plan: the runs of a round with their requested settings, made from a request."""
 
 import dataclasses
 import functools
@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from benchmarks.common import machine
 from benchmarks.common.config import FIELDS, Config, PackKind, load_config
-from benchmarks.common.errors import UserError
 from benchmarks.common.listing import fingerprint
 from benchmarks.common.packed import has_files, open_packs
 from benchmarks.common.rows import read_table
@@ -27,34 +26,33 @@ from scripts.shared.external import NAME_VARIABLE, STRATEGY_SOURCE, external_scr
 from scripts.shared.nodes import ranks_and_nodes
 
 JOB_SETTINGS = {"container": "CONTAINER", "cpus_per_task": "SLURM_CPUS_PER_TASK", "partition": "SLURM_JOB_PARTITION"}
-"""Requested settings that the variables of a Slurm job say."""
+"""Requested settings, and variables of a Slurm job."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A strategy with its settings: one run, or, of round 0, what the runs of all rounds have in common."""
+    """A strategy with its settings. Of round 0: what the runs of all rounds have in common."""
 
     strategy: str
     config: Config
     requested: dict[str, Any]
-    """The requested half of its settings."""
+    """Half of its settings."""
     variables: dict[str, str]
-    """Environment variables of its launcher: ranks, threads."""
+    """Of its launcher: ranks, threads."""
     flags: str = ""
-    """The user's own flags, as typed."""
+    """The user's own, as typed."""
     round: int = 0
     position: int = 0
-    """Its place in the order of its round, from 1."""
+    """In its round, from 1."""
     own_name: str = ""
-    """Its name in its round (name_runs); '' for a run that is not of a round."""
+    """In its round (name_runs)."""
     variant: str = ""
     """What a study calls it among the runs of its strategy, such as bf16."""
     skip: str = ""
-    """Why it is recorded as skipped, and not started; '': it is started."""
+    """Why it is recorded as skipped; '': it is started."""
 
     @functools.cached_property
     def requested_hash(self) -> str:
-        """The same in every round."""
         return settings_hash(self.requested)
 
     @property
@@ -67,15 +65,14 @@ class Run:
         return self.own_name or self.strategy
 
     def with_config(self, config: Config) -> "Run":
-        """This run with another configuration, in its requested settings as well."""
         return dataclasses.replace(self, config=config, requested=self.requested | dataclasses.asdict(config))
 
     def timed_part(self) -> "Run":
-        """This run without what comes after its timed windows."""
+        """Without what comes after its timed windows."""
         return self.with_config(timed_part(self.config, self.requested["fingerprint"], self.requested["ranks"]))
 
     def in_round(self, number: int, position: int = 0) -> "Run":
-        """It in a round, with the seed whose turn it is and a folder of its own for checkpoints."""
+        """With the seed whose turn it is, and a folder of its own for checkpoints."""
         config = self.config
         if seeds := self.requested.get("seeds"):
             config = dataclasses.replace(config, seed=seed_in_turn(seeds, number))
@@ -95,8 +92,8 @@ def make_run(
     ranks_here: int = 0,
     one_node: bool = False,
 ) -> Run:
-    """A run of no round yet. threads: of each rank; ranks_here: on this machine; 0: as the request says. one_node: on
-    this machine only."""
+    """A run of no round. threads: of each rank; ranks_here: on this machine; 0: as the request says. one_node: on this
+    machine only."""
     ranks_here = ranks_here or request.ranks_here
     threads = threads or machine.threads_per_rank(ranks_here)
     place = (ranks_here, 1) if one_node else strategy_list.total_ranks_and_nodes(strategy, ranks_here)
@@ -112,19 +109,18 @@ def make_run(
 
 
 def was_requeued() -> bool:
-    """Whether Slurm has started this job before, whose runs then resume."""
+    """Whether Slurm has started this job before."""
     return os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
 def machine_variables(ranks_here: int, threads: int) -> dict[str, str]:
-    """The environment variables by which a launcher knows this machine."""
+    """By which a launcher knows this machine."""
     counts = {"NPROC": ranks_here, "NUM_GPUS": machine.num_gpus()}
     counts |= {"NUM_CORES": machine.num_cores(), "THREADS_PER_RANK": threads}
     return {name: str(count) for name, count in counts.items()}
 
 
 def memory_cases(runs: Sequence[Run]) -> list[memory_check.MemoryCase]:
-    """What the memory check has to know of each run."""
     return [
         memory_check.MemoryCase(run.strategy, run.config, run.requested["ranks"], run.requested["nodes"])
         for run in runs
@@ -132,14 +128,14 @@ def memory_cases(runs: Sequence[Run]) -> list[memory_check.MemoryCase]:
 
 
 def skip_what_does_not_fit(runs: Sequence[Run]) -> list[Run]:
-    """The runs; one that does not fit in the GPUs' memory is skipped, with the reason."""
+    """What does not fit in the GPUs' memory is skipped, with the reason."""
     num_gpus = max((int(run.variables["NPROC"]) for run in runs), default=0)
     reasons = memory_check.why_runs_do_not_fit(memory_cases(runs), num_gpus)
     return [dataclasses.replace(run, skip=run.skip or reason) for run, reason in zip(runs, reasons, strict=True)]
 
 
 def images_fingerprint(config: Config) -> str:
-    """Of the images that a run reads; '' for synthetic ones. Raises UserError without any."""
+    """Of the images that a run reads; '' for synthetic ones. Raises UserError where there are none."""
     if config.loader == "synthetic":
         return ""
     return _fingerprint(config.data, config.pack if config.loader == "packed" else "")
@@ -147,7 +143,7 @@ def images_fingerprint(config: Config) -> str:
 
 @functools.cache
 def _fingerprint(data: str, pack: Literal[""] | PackKind = "") -> str:
-    """pack: its kind, where packed images are read. A pack is enough where its image folder is not here."""
+    """pack: its kind, which is enough where its image folder is not here."""
     if pack and not has_files(data):
         return open_packs(Config(data=data, loader="packed", pack=pack))[0].metadata["fingerprint"]
     check_image_folder(data)
@@ -155,11 +151,8 @@ def _fingerprint(data: str, pack: Literal[""] | PackKind = "") -> str:
 
 
 def plan_strategies(request: Request) -> list[Run]:
-    """The strategies, and the baseline in every precision in which these compute.
-
-    On CPUs the core strategies and `all` have the baseline's one process on all cores, too. With `with_aa` the baseline
-    is there twice.
-    """
+    """The strategies, and the baseline in every precision in which these compute. On CPUs the core strategies and `all`
+    have the baseline's one process on all cores, too."""
     config = load_config(request.flags)
     strategies = strategy_list.parse_strategies(request.strategies or " ".join(strategy_list.CORE_STRATEGIES))
     baseline, own, named = strategy_list.BASELINE, request.own_text, request.strategies not in ("", "all")
@@ -172,8 +165,6 @@ def plan_strategies(request: Request) -> list[Run]:
         runs.append(make_run(request, baseline, config, own, machine.num_cores()))
     if request.with_aa:
         again = dataclasses.replace(config, label="again")
-        if config.label == again.label:
-            raise UserError("--aa gives its second runs the label again: leave out --label again")
         runs.append(make_run(request, baseline, config, own, threads))
         runs.append(make_run(request, baseline, again, f"{own} --label again".strip(), threads))
     if named or config.precision == "bf16":
@@ -182,7 +173,7 @@ def plan_strategies(request: Request) -> list[Run]:
 
 
 def baselines_in_other_precisions(request: Request, config: Config, strategies: Sequence[str]) -> list[Run]:
-    """The baselines of mixed-precision strategies: their speed-ups are ratios to these."""
+    """What the speed-ups of mixed-precision strategies are ratios to."""
     threads = machine.threads_per_rank(request.ranks_here)
     is_one_rank = ranks_and_nodes(request.ranks_here) == (1, 1)
     return [
@@ -200,7 +191,7 @@ def baselines_in_other_precisions(request: Request, config: Config, strategies: 
 
 
 def name_runs(runs: Sequence[Run]) -> list[Run]:
-    """The runs of a round, each once, named as in charts: the strategy, and what separates it from its other runs."""
+    """Each run once, named as in charts: the strategy, and what separates it from its other runs."""
     runs = [*{run.requested_hash: run for run in reversed(runs)}.values()][::-1]
     identities = [Identity(run.requested, {}) for run in runs]
     names: dict[int, str] = {}
@@ -216,19 +207,19 @@ def name_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def round_of(runs: Sequence[Run], number: int) -> list[Run]:
-    """The runs in round `number`, from 1, in its order."""
+    """number: from 1."""
     order = run_order(len(runs), number)
     return [runs[index].in_round(number, position) for position, index in enumerate(order, 1)]
 
 
 def remaining_runs(runs: Sequence[Run], results: Path | None, retry: str = "") -> list[Run]:
-    """Those without a row yet, or whose last one is interrupted or has status `retry`."""
+    """Those without a row, or whose last one is interrupted or has status `retry`."""
     last = last_statuses(results) if results else {}
     return [run for run in runs if last.get(run.key, "interrupted") in ("interrupted", retry)]
 
 
 def last_statuses(results: Path) -> dict[tuple[str, int], str]:
-    """Status of the last row of each run, by Run.key."""
+    """Of the last row of each run, by Run.key."""
     rows, settings = read_table(results, "runs"), read_table(results, "settings")
     hashes = dict(zip(settings.settings, settings.asked_hash, strict=True))
     known = rows[rows.settings.isin(hashes) & rows.repeat.notna()]
@@ -239,7 +230,7 @@ def last_statuses(results: Path) -> dict[tuple[str, int], str]:
 
 
 def interpreter_path() -> str:
-    """The interpreter for launchers, valid in every folder. Links stay: resolved, a venv would be lost."""
+    """Of launchers, valid in every folder. Links stay: resolved, a venv would be lost."""
     name = os.environ.get("PYTHON") or sys.executable
     return os.path.abspath(name) if os.sep in name else name
 

@@ -44,7 +44,6 @@ GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def main(folder: RunFolder, command: list[str]) -> int:
-    """Run the command, and append its row."""
     plan = folder.read_plan()
     row = row_at_start(folder, plan, os.environ)
     sampler, cores = Sampler(folder.path), CoreCounters()
@@ -63,7 +62,7 @@ def main(folder: RunFolder, command: list[str]) -> int:
     reported = summary.get("reported", {})
     if row["status"] == "ok" and (why := why_invalid(plan["requested"], reported, os.environ, run_end.num_ranks)):
         row |= {"status": "invalid", "reason": why}
-    # the commit and the changes are those of the start: a commit that is made during the run is not what ran
+    # of the start: a commit that is made during the run is not what ran
     changes = {"commit": row["commit"] or "", "local_changes": source_version.local_changes()}
     folder.add_resolved(changes | {"variables": recorded_variables(os.environ)} | nccl_network(folder))
     exit_code = 0 if row["status"] in ("ok", "skipped") else 1
@@ -78,7 +77,7 @@ def main(folder: RunFolder, command: list[str]) -> int:
 
 
 def measured_columns(row: dict[str, Any], sampler: Sampler | None) -> dict[str, Any]:
-    """What the reporting rank measured, with interval and energy. sampler: None where it ran on another machine."""
+    """row: of the reporting rank, to which interval and energy are added. sampler: None where it ran elsewhere."""
     windows = row.pop("windows", [])
     if not windows:
         return row
@@ -101,8 +100,8 @@ def record_skipped(folder: RunFolder, reason: str, env: Mapping[str, str]) -> in
 
 
 def record_lost(folder: RunFolder, code: int, signum: int, env: Mapping[str, str]) -> None:
-    """Where nobody has, append the row of a run whose launcher ended with `code`. signum: that the suite got, or 0.
-    env: of the launcher."""
+    """Append the row of a run whose launcher ended with `code` and left none. signum: that the suite got, or 0. env: of
+    the launcher."""
     processes.end_processes(folder.path, processes.GRACE_S)
     if (read_table(folder.results, "runs").run_id == folder.run_id).any():
         return
@@ -116,7 +115,7 @@ def record_lost(folder: RunFolder, code: int, signum: int, env: Mapping[str, str
 
 
 def row_at_start(folder: RunFolder, plan: Mapping[str, Any], env: Mapping[str, str]) -> dict:
-    """Columns of runs.csv that are known before the run starts. env: NPROC, NUM_CORES, NUM_GPUS of the launcher."""
+    """Columns of runs.csv that are known before the run starts. env: of its launcher."""
     ranks, cores, gpus = (int(env.get(name) or 0) for name in ("NPROC", "NUM_CORES", "NUM_GPUS"))
     commit = source_version.commit()
     return {
@@ -156,7 +155,7 @@ def write_row(
 
 
 def run_command(command: list[str], folder: RunFolder, plan: Mapping[str, Any], sampler: Sampler) -> RunEnd:
-    """Run `command` to its end, its limit, or the first ending signal; leave no process of it."""
+    """Run it to its end, its limit or the first ending signal, and leave no process of it."""
     signals: list[int] = []
     for signum in ending_signals():
         signal.signal(signum, lambda number, frame: signals.append(number))
@@ -211,7 +210,7 @@ def start_command(command: list[str], folder: RunFolder, requested: dict, log: I
 
 
 def checkpoint_grace_s(requested: dict, folder: RunFolder, ran_s: float) -> float:
-    """Seconds that ranks have to end the open window and to write a checkpoint; 0 where they write none."""
+    """That ranks have to end the open window and to write a checkpoint; 0 where they write none."""
     if not requested.get("checkpoint_dir"):
         return 0.0
     patience_s = max(processes.GRACE_S, requested["timeout_s"])
@@ -227,10 +226,8 @@ def wait_for_end(
     signals: list[int],
     log: IO[bytes],
 ) -> None:
-    """Wait for the child's end, a signal or the limit, with a bar on a terminal.
-
-    When the first rank leaves a note, look for ranks that hang, before torchrun kills them.
-    """
+    """Until the child's end, a signal or the limit. When the first rank leaves a note, look for ranks that hang, before
+    torchrun kills them."""
     limit_s = run_end.limit_s
     name = f"{plan['number']} {plan['name']} #{plan['round']}".strip()
     with tqdm(desc=name, unit="step", disable=None, leave=False, dynamic_ncols=True, mininterval=0.2) as bar:
@@ -248,8 +245,7 @@ def wait_for_end(
 
 
 def wall_time_parts(run_end: RunEnd, wall: Mapping[str, Any], is_here: bool) -> dict[str, float]:
-    """Seconds of named parts, which sum to wall_s. wall: as the reporting rank timed it; is_here: by this machine's
-    clock."""
+    """Seconds, which sum to wall_s. wall: as the reporting rank timed it; is_here: by this machine's clock."""
     if not is_here:
         return {"queue, start and shutdown": run_end.wall_s - sum(wall["parts"].values())} | wall["parts"]
     before = {"launcher and start of processes": wall["started_at"] - run_end.began}
@@ -257,7 +253,7 @@ def wall_time_parts(run_end: RunEnd, wall: Mapping[str, Any], is_here: bool) -> 
 
 
 def nccl_network(folder: RunFolder) -> dict[str, str]:
-    """{"network": "IB"}, "Socket" or a plugin's name: what NCCL sent by between nodes; {} where it did not say."""
+    """{"network": "IB"}, "Socket" or a plugin's name: what NCCL sends by between nodes; {} where it has not said."""
     for path in sorted(folder.path.glob("nccl-*.log")):
         if found := re.search(r"Using network (.+)", path.read_text(errors="replace")):
             return {"network": found[1].strip()}

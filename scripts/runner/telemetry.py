@@ -10,28 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pynvml
 
 from benchmarks.common.machine import visible_devices
 from benchmarks.common.run_folder import RUN_DIR_VARIABLE
 
 PERIOD_S = 0.5
-MIN_READ_FRACTION = 0.8  # of the windows' time: an energy of less is a guess
+MIN_READ_FRACTION = 0.8  # of the windows' time
 
 
 class Sampler(threading.Thread):
-    """A thread that collects telemetry rows from `start()` until `stop()`: per cent, 10^6 bytes (a second), W.
-
-    power_w is the mean since the row before, by NVML's counter of energy where there is one.
-    """
+    """A thread that collects telemetry rows: per cent, 10^6 bytes (a second), W. power_w is the mean since the row
+    before, by NVML's counter of energy where there is one."""
 
     def __init__(self, run_dir: Path | None = None):
         super().__init__(daemon=True)
         self.rows: list[dict] = []
         self.stopped = threading.Event()
         self.gpus = _nvml_gpus()
-        self.mark = (RUN_DIR_VARIABLE, str(run_dir))
-        # processes on GPUs: whether each is another's, as those are that were there before
-        self.foreign = {pid: True for gpu in self.gpus for pid in _process_ids(gpu) or ()}
+        self.run_dir = str(run_dir)
+        self.foreign: dict[int, bool] = {}  # whether a process on a GPU is of another run
 
     def run(self) -> None:
         self.began = then = time.monotonic()
@@ -60,14 +58,12 @@ class Sampler(threading.Thread):
 
     def _num_others(self, gpu: Any) -> int | None:
         """How many processes on the GPU are not of this run; None where NVML does not tell."""
-        pids = _process_ids(gpu)
-        for pid in pids or ():
-            if pid not in self.foreign:
-                self.foreign[pid] = _is_foreign(pid, *self.mark)
-        return None if pids is None else sum(self.foreign[pid] for pid in pids)
+        processes = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, gpu)
+        pids = [process.pid for process in processes or ()]
+        self.foreign |= {pid: _is_foreign(pid, self.run_dir) for pid in pids if pid not in self.foreign}
+        return None if processes is None else sum(self.foreign[pid] for pid in pids)
 
     def stop(self) -> list[dict]:
-        """End the thread and return its rows."""
         self.stopped.set()
         self.join()
         return self.rows
@@ -76,7 +72,7 @@ class Sampler(threading.Thread):
         return [f"gpu{index}" for index in range(len(self.gpus))][: run["world_size"]]
 
     def most_others(self, run: dict) -> int | None:
-        """The most processes of others at a time on one of the run's GPUs; None where nobody could tell."""
+        """The most processes of others at a time on one of the run's GPUs; None where unknown. run: its row."""
         if run["device"] != "cuda" or run["nodes"] > 1:
             return None
         devices = self._gpus_of(run)
@@ -84,8 +80,8 @@ class Sampler(threading.Thread):
         return max((number for number in counts if number is not None), default=None)
 
     def energy_j_per_image(self, windows: list[tuple[int, float, float]], run: dict) -> float | None:
-        """Joules an image that the run's GPUs drew in its windows: (images, seconds, moment of the end). run: its row.
-        None where too little was read, or not of all nodes."""
+        """J that the run's GPUs drew in its windows: (images, seconds, moment of the end). None where too little was
+        read, or not of all nodes. run: its row."""
         if run["device"] != "cuda" or run["nodes"] > 1:
             return None
         times = [(end - seconds - self.began, end - self.began) for _, seconds, end in windows]
@@ -97,7 +93,7 @@ class Sampler(threading.Thread):
 
 
 def mean_power_w(rows: Sequence[dict], device: str, times: Sequence[tuple[float, float]]) -> float | None:
-    """Mean power in W within times (from, to), each row by its share of them; None where too little was read."""
+    """W within times (from, to), each row by its share of them; None where too little was read."""
     joules = read_s = since = 0.0
     for row in rows:
         if row["device"] == device:
@@ -128,10 +124,8 @@ def _network_bytes() -> int:
 def _nvml_gpus() -> list[Any]:
     """Handles of the visible GPUs; None for one that NVML cannot find."""
     try:
-        import pynvml
-
         pynvml.nvmlInit()
-    except Exception:  # no library, no driver, no GPU: the suite runs without
+    except pynvml.NVMLError:  # no driver
         return []
     names = visible_devices()
     names = [str(index) for index in range(pynvml.nvmlDeviceGetCount())] if names is None else names
@@ -141,23 +135,14 @@ def _nvml_gpus() -> list[Any]:
 
 def _ask(query: Callable[..., Any], *about: Any) -> Any:
     """None where NVML does not tell, or there is no such GPU."""
-    import pynvml
-
     with contextlib.suppress(pynvml.NVMLError):
         return query(*about) if None not in about else None
     return None
 
 
-def _process_ids(gpu: Any) -> list[int] | None:
-    import pynvml
-
-    processes = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, gpu)
-    return None if processes is None else [process.pid for process in processes]
-
-
-def _is_foreign(pid: int, variable: str, value: str) -> bool:
+def _is_foreign(pid: int, run_dir: str) -> bool:
     try:
-        return psutil.Process(pid).environ().get(variable) != value
+        return psutil.Process(pid).environ().get(RUN_DIR_VARIABLE) != run_dir
     except psutil.AccessDenied:  # another user's
         return True
     except psutil.Error:
@@ -165,17 +150,13 @@ def _is_foreign(pid: int, variable: str, value: str) -> bool:
 
 
 def _energy_j(gpu: Any) -> float | None:
-    """Joules since the driver was loaded; None of a GPU that is divided into slices (MIG), whose sum NVML reports."""
-    import pynvml
-
+    """J since the driver was loaded; None of a GPU that is divided (MIG), where NVML reports the sum of all slices."""
     divided = _ask(pynvml.nvmlDeviceGetMigMode, gpu)
     used_mj = None if divided and divided[0] else _ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, gpu)
     return None if used_mj is None else used_mj / 1000
 
 
 def _gpu_row(gpu: Any) -> dict[str, Any]:
-    import pynvml
-
     divided, power_mw = _ask(pynvml.nvmlDeviceGetMigMode, gpu), _ask(pynvml.nvmlDeviceGetPowerUsage, gpu)
     memory, use = _ask(pynvml.nvmlDeviceGetMemoryInfo, gpu), _ask(pynvml.nvmlDeviceGetUtilizationRates, gpu)
     reasons = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu) or 0
@@ -195,14 +176,14 @@ def _gpu_row(gpu: Any) -> dict[str, Any]:
 
 
 class CoreCounters:
-    """Counters of the usable cores, read before and after a run, so that it pays nothing for them."""
+    """Of the usable cores, read before and after a run."""
 
     def __init__(self) -> None:
         self.before, self.own_before_s = _core_seconds(), _own_cpu_s()
 
     def shares(self, rank_cpu_s: float | None) -> dict[str, float | None]:
-        """Columns of runs.csv, per cent of the cores' time. rank_cpu_s: CPU time of a rank, as it reports it. Under
-        Slurm, where a rank is no child, other_cpu_pct is unknown."""
+        """Columns of runs.csv, per cent of the cores' time. rank_cpu_s: of a rank, as it reports it. Under Slurm, where
+        a rank is no child, other_cpu_pct is unknown."""
         busy_s, steal_s, all_s = (after - before for after, before in zip(_core_seconds(), self.before, strict=True))
         own_s = _own_cpu_s() - self.own_before_s
         is_child = rank_cpu_s is not None and own_s >= rank_cpu_s
