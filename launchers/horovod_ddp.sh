@@ -18,17 +18,19 @@ else
     HOSTS=$(printf ",%s:$NPROC" "${HOST_NAMES[@]}")
     HOSTS=${HOSTS#,}
   fi
-  remote=$("$PYTHON" -m scripts.runner.remote_hosts "$HOSTS" | tail -n 1) # a sitecustomize may print, too
-  read -ra REMOTE <<<"$remote" # the interface, or -, then the hosts
-  for host in "${REMOTE[@]:1}"; do
-    code=0
+  remote='' interface=${GLOO_SOCKET_IFNAME:-}
+  read -ra names <<<"$(sed -E 's/:[0-9]+(,|$)/ /g' <<<"$HOSTS")"
+  for host in "${names[@]}"; do
+    route=$(ip -o route get "$(getent ahostsv4 "$host" | awk 'NR == 1 { print $1 }')" 2>/dev/null) || route=
+    [[ $route != local* ]] || continue # this machine
+    [[ ! $route =~ ' dev '([^ ]+) ]] || interface=${interface:-${BASH_REMATCH[1]}}
+    remote=$host code=0
     ssh -o BatchMode=yes -o ConnectTimeout=5 "$host" "$(printf 'cd -- %q || exit 9' "$PWD")" >/dev/null 2>&1 || code=$?
     [ "$code" != 9 ] || skip "this checkout is not on $host; put it where all hosts see it"
     [ "$code" = 0 ] || skip "horovodrun starts ranks on other nodes by ssh, and \`ssh $host\` fails or asks a question; set up a key without a passphrase, and add the host to known_hosts"
   done
-  if [ "${#REMOTE[@]}" -gt 1 ]; then
-    interface=${GLOO_SOCKET_IFNAME:-${REMOTE[0]}}
-    [ "$interface" != - ] || skip "no network interface is known that leads to ${REMOTE[1]}; name it, such as GLOO_SOCKET_IFNAME=eth0"
+  if [ -n "$remote" ]; then
+    [ -n "$interface" ] || skip "no network interface is known that leads to $remote; name it, such as GLOO_SOCKET_IFNAME=eth0"
     REACHED_BY=(--network-interfaces "$interface")
   fi
 fi

@@ -265,7 +265,7 @@ import json, os, sys, time
 from pathlib import Path
 words = sys.argv[1:]
 module = words[1] if words[:1] == ["-m"] else Path(words[0]).name
-if module in ["scripts.runner.remote_hosts", *os.environ["PASSED_ON"].split()]:
+if module in os.environ["PASSED_ON"].split():
     os.execv(os.environ["PASSED_TO"], [os.environ["PASSED_TO"], *words])
 with open(os.environ["RECORD"], "a") as file:
     file.write(json.dumps({"words": words, "env": dict(os.environ)}) + "\\n")

@@ -225,12 +225,9 @@ def lock_result_set(results: Path) -> Iterator[None]:
 def link_latest(results: Path) -> None:
     folder = ROOT / "results"
     if results.resolve().parent == folder.resolve() and os.environ.get("NODE_RANK", "0") == "0":
-        latest, link = folder / "latest", folder / f".latest-{os.getpid()}"
-        if latest.exists() and not latest.is_symlink():
-            print(f"warning: {latest} is not a link, and is left as it is; move it away", file=sys.stderr)
-            return
+        link = folder / f".latest-{os.getpid()}"
         link.symlink_to(results.resolve().name)
-        link.replace(latest)
+        link.replace(folder / "latest")
 
 
 def typed_command(words: Sequence[str]) -> str:

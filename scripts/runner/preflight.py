@@ -1,4 +1,4 @@
-"""The checks before the first run, and the folder of a new result set. Needs no torch."""
+"""The checks before the first run, and the folder of a result set. Needs no torch."""
 
 import contextlib
 import itertools
@@ -19,7 +19,7 @@ from scripts.shared.nodes import node_rank, ranks_and_nodes
 from scripts.shared.repository import ROOT
 from scripts.shared.strategy_list import has_fact
 
-PUBLISHED, MARK = ROOT / "results" / "published", "SHA256SUMS"
+PUBLISHED = ROOT / "results" / "published"
 
 
 def check_nodes_variables(strategies: Sequence[str]) -> None:
@@ -30,8 +30,8 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
 
 
 def check_ranks(configs: Sequence[Config], ranks: Sequence[int], option: str = "--nproc") -> None:
-    """Refuse a batch that is no multiple of the ranks, and more ranks than GPUs; warn of more than cores. option: what
-    the user would change."""
+    """Raises UserError for a batch that is no multiple of the ranks, and for more ranks than GPUs. Warns of more than
+    cores. option: what the user would change."""
     num_gpus, num_cores, most, named = machine.num_gpus(), machine.num_cores(), max(ranks), option
     total = [ranks_and_nodes(number)[0] for number in ranks]
     batches = dict.fromkeys(config.global_batch for config in configs if not config.batch_per_device)
@@ -66,8 +66,8 @@ def why_bf16_is_too_slow(strategy: str, config: Config) -> str:
 
 
 def check_rendezvous() -> None:
-    """Raises UserError for a wrong RDZV_ENDPOINT, and for a taken port on the first node: torchrun would wait for
-    ever."""
+    """Raises UserError for a wrong RDZV_ENDPOINT, and on the first node for a taken port, for which torchrun would wait
+    for ever."""
     if (machine.number_from_env("NNODES", "a number of nodes") or 1) < 2:
         return
     endpoint = os.environ.get("RDZV_ENDPOINT", "")
@@ -83,26 +83,24 @@ def check_rendezvous() -> None:
 
 
 def open_result_set(results: Path | None, prefix: str = "") -> Path:
-    """The folder of a set, made where it is missing; None: a new one, named `prefix` and the time. Raises UserError."""
+    """Made where it is missing; None: a new one, named `prefix` and the time. Raises UserError."""
     if results is None:
         return _new_result_set(prefix)
-    if why := why_not_writable(results):
-        raise UserError(f"{why}; leave --results out for a new set, or choose another")
-    place, named = Path(os.path.realpath(results)), f"--results {results}"
-    sets = Path(os.path.realpath(ROOT / "results"))
-    if place == sets:
-        raise UserError(f"{named} is the folder of all sets; choose a name in it, such as results/mine")
-    if place == sets / "latest":  # else each suite makes it a link to its set
-        raise UserError(f"{named}: there is no newest set; leave --results out for a new one")
+    place = results.resolve()
+    if place.is_relative_to(PUBLISHED.resolve()):
+        raise UserError(f"--results {results} is published, and nothing is measured into it; choose another")
+    sets = (ROOT / "results").resolve()
+    if place in (sets, sets / "latest"):  # each suite makes the second a link to its set
+        raise UserError(f"--results {results} is no set; leave it out, or choose a name such as results/mine")
     try:
         (results / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{named} cannot be written: {error.strerror}; choose another folder") from None
+        raise UserError(f"--results {results} cannot be written: {error.strerror}; choose another folder") from None
     return results
 
 
 def _new_result_set(prefix: str) -> Path:
-    """A folder that no other suite has made, even in the same second."""
+    """Which no other suite has made, even in the same second."""
     base = f"results/{prefix}{datetime.now():%Y%m%d-%H%M%S}"
     path, number = Path(base), 1
     while True:
@@ -115,12 +113,3 @@ def _new_result_set(prefix: str) -> Path:
         except OSError as error:
             why = f"results/ cannot be written: {error.strerror}; name another folder: --results FOLDER"
             raise UserError(why) from None
-
-
-def why_not_writable(results: Path) -> str:
-    """Why nothing may be measured into a folder, such as a published set; '' otherwise."""
-    place = Path(os.path.realpath(results))
-    inside = place.is_relative_to(os.path.realpath(PUBLISHED))
-    if inside or any((each / MARK).exists() for each in (place, *place.parents)):
-        return f"--results {results} is published, and nothing is measured into it"
-    return ""

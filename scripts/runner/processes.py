@@ -1,4 +1,4 @@
-"""Every process of a run, found by RUN_DIR in its environment, and how to end them all.
+"""The processes of a run, found by RUN_DIR in their environment, and how to end them all.
 
 python -m scripts.runner.processes RUN_DIR      # waits for the end of stdin, which is that of the run's record
 """
@@ -26,7 +26,7 @@ RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovo
 
 @contextlib.contextmanager
 def ended_without_us(run_dir: Path) -> Iterator[None]:
-    """If this process is killed meanwhile, another one, which holds the set's lock for so long, ends what is left."""
+    """If this process is killed meanwhile, another one, which inherits the set's lock, ends what is left."""
     watcher = subprocess.Popen(
         [sys.executable, "-m", "scripts.runner.processes", str(run_dir)],
         stdin=subprocess.PIPE,
@@ -49,7 +49,7 @@ def main(run_dir: Path) -> None:
 
 
 def processes_of_run(run_dir: Path) -> list[psutil.Process]:
-    """The living processes that carry RUN_DIR=run_dir, without this one."""
+    """Those alive, without this one."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -60,8 +60,7 @@ def processes_of_run(run_dir: Path) -> list[psutil.Process]:
 
 
 def continue_stopped(run_dir: Path) -> list[str]:
-    """Lets stopped processes go on, so that they can end or show their stacks. Returns 'rank 1' or 'pid 123' for
-    each."""
+    """Let stopped processes go on, to end or to show their stacks. Returns 'rank 1' or 'pid 123' of each."""
     names = set()
     for process in processes_of_run(run_dir):
         with contextlib.suppress(psutil.Error):
@@ -73,20 +72,23 @@ def continue_stopped(run_dir: Path) -> list[str]:
 
 
 def end_processes(run_dir: Path, grace_s: float) -> None:
-    """End every process of the run, its Slurm steps, and the folder by which its ranks met.
-
-    First TERM: with a `grace_s`, to the ranks alone, if there are any; else to all but srun, which would kill its tasks
-    at once. After `grace_s` KILL, until none is left.
-    """
+    """End every process of the run, its Slurm steps, and the folder by which its ranks met: by TERM, and after grace_s
+    by KILL."""
     found, deadline = processes_of_run(run_dir), time.monotonic() + grace_s
-    # TERM to the ranks only, where they have time to write a checkpoint: after a TERM of its own, torchrun kills them
-    # in 30 s and horovodrun in 5 s, which may be too early.
-    others = [process for process in found if not _is_srun(process)] or found
-    for process in [process for process in others if grace_s and _is_rank(process)] or others:
+    sruns, ranks = [], []
+    for process in found:
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.name() == "srun":  # it would kill its tasks at once
+                sruns.append(process)
+            elif {"RANK", "HOROVOD_RANK"} & process.environ().keys():
+                ranks.append(process)
+    # To ranks alone, where they have time for a checkpoint: after a TERM of its own torchrun kills them in 30 s, and
+    # horovodrun in 5 s.
+    for process in (ranks if grace_s else []) or [each for each in found if each not in sruns] or found:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGCONT)  # a stopped process would keep the TERM for later
             process.terminate()
-    # polled, since psutil's wait would reap our own child, and its exit code with it
+    # not by psutil's wait, which would reap our own child, and its exit code with it
     while processes_of_run(run_dir) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     for _ in range(50):
@@ -105,42 +107,28 @@ def end_processes(run_dir: Path, grace_s: float) -> None:
 
 
 def cancel_slurm_steps(run_dir: Path) -> None:
-    """End this Slurm job's steps of a run, which have its name (launchers/lib.sh): a killed srun leaves its tasks on
-    other nodes."""
+    """A killed srun leaves its tasks on other nodes. Steps of a run have its name (launchers/lib.sh)."""
     job, deadline = os.environ.get("SLURM_JOB_ID"), time.monotonic() + STEPS_LIMIT_S
     while job and time.monotonic() < deadline:
-        said = _output("squeue", "--noheader", "--steps", "--jobs", job, "--format", "%i %j")
+        said = answer("squeue", "--noheader", "--steps", "--jobs", job, "--format", "%i %j")
         left = [words[0] for line in said.splitlines() if (words := line.split(maxsplit=1))[1:] == [run_dir.name]]
         if not left:
             break
-        _output("scancel", *left)
+        answer("scancel", *left)
         time.sleep(POLL_S)
 
 
-def _output(*command: str) -> str:
-    """'' where the program is not here or does not answer."""
+def answer(*command: str) -> str:
+    """What a command of Slurm prints; '' where it is not here or does not answer."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S).stdout
     return ""
 
 
-def _is_srun(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return process.name() == "srun"
-    return False
-
-
-def _is_rank(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error, OSError):
-        return bool({"RANK", "HOROVOD_RANK"} & process.environ().keys())
-    return False
-
-
 def write_stacks(run_dir: Path, log: IO[bytes]) -> None:
-    """Append the Python stacks of the run's processes to `log`, by SIGUSR2 (exits.run_and_exit)."""
-    processes = processes_of_run(run_dir)
+    """Of Python in all of the run's processes, by SIGUSR2 (exits.run_and_exit)."""
     deadline = time.monotonic() + STACKS_LIMIT_S
-    for process in processes:
+    for process in processes_of_run(run_dir):
         if time.monotonic() > deadline:
             break
         with contextlib.suppress(psutil.Error, OSError):
@@ -152,7 +140,7 @@ def write_stacks(run_dir: Path, log: IO[bytes]) -> None:
 
 
 def _handles_sigusr2(pid: int) -> bool:
-    """Sent to a process that does not catch it, it would kill."""
+    """Another process would be killed by it."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1)

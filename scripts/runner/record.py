@@ -139,7 +139,7 @@ def row_at_start(folder: RunFolder, plan: Mapping[str, Any], env: Mapping[str, s
 def write_row(
     folder: RunFolder, plan: Mapping[str, Any], row: dict, prints: bool = True, shows_log: bool = True
 ) -> dict:
-    """Append the row and its settings, print what became of the run, and return the row."""
+    """Append the row and its settings, print what became of the run. Returns the row."""
     if plan["round"] == 0:
         why = row.get("reason") or "it warmed the machine, and is not counted"
         row |= {"status": WARM_UP, "reason": why if row["status"] == "ok" else f"{row['status']}: {why}"}

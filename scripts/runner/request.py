@@ -23,43 +23,38 @@ warning: They time training alone, and have no accuracy. With images: --data /pa
 @dataclasses.dataclass(frozen=True)
 class Request:
     flags: list[str]
-    """Of the configuration: the file, the data, then the user's own, which win."""
+    """The configuration file, the data, then the user's own, which win."""
     own_flags: tuple[str, ...] = ()
     results: Path | None = None
     """None: a new set."""
     names_config: bool = False
-    """Whether the user named a file."""
     ranks_here: int = 2
     """On this machine."""
     repeats: int = 5
     until: float | None = None
-    """Half-width of the intervals at which no more rounds are added; None: `repeats` rounds."""
+    """Half-width of the intervals at which no more rounds are added."""
     budget_s: float | None = None
-    """Seconds for everything after the first round; None: no limit."""
+    """For everything after the first round."""
     num_seeds: int = 0
     """Rounds take so many seeds in turn; 0: all have the configuration's."""
     with_aa: bool = False
-    """The baseline runs twice a round, under two names."""
     retry: str = ""
-    """Runs with this status are run again."""
+    """A status."""
     strategies: str = ""
     """Their names; '': the core strategies."""
     plan: bool = False
-    """Print the runs, and start none."""
 
     @property
     def own_text(self) -> str:
-        """The user's own flags, as typed."""
         return shlex.join(self.own_flags)
 
     @property
     def has_rows(self) -> bool:
-        """Whether its set is there, and has rows."""
         return self.results is not None and (self.results / "runs.csv").exists()
 
 
 def read_request(options: Any, own_flags: Sequence[str] = ()) -> Request:
-    """The request of a command. own_flags: of the configuration. Sets NPROC. Raises UserError."""
+    """own_flags: of the configuration. Sets NPROC. Raises UserError."""
     given = vars(options)
     if given.get("nproc"):
         os.environ["NPROC"] = str(given["nproc"])
@@ -90,8 +85,7 @@ def read_request(options: Any, own_flags: Sequence[str] = ()) -> Request:
 
 
 def with_images(request: Request) -> Request:
-    """The request, with synthetic images and a warning where there are GPUs and nobody named images or a
-    configuration."""
+    """With synthetic ones and a warning, where there are GPUs and nobody named images or a configuration."""
     if request.names_config or names_images(request) or default_config() == CPU_CONFIG:
         return request
     print(NO_IMAGES, file=sys.stderr)
@@ -100,12 +94,10 @@ def with_images(request: Request) -> Request:
 
 
 def names_images(request: Request) -> bool:
-    """Whether the user named a data set or a loader."""
     return bool({"--data", "--loader"} & {word.split("=")[0] for word in request.flags[2:]})
 
 
 def default_config() -> str:
-    """The benchmark's configuration where there are GPUs, else that of a smoke test."""
     return GPU_CONFIG if machine.num_gpus() else CPU_CONFIG
 
 

@@ -1,8 +1,7 @@
 """The order of the runs in a round, and how much of a run is timed.
 
 The orders are the rows of a Williams square (1949), taken with a stride of the golden section: over n rounds of n runs
-each run has every place once, and for an even n follows every other run once. An order depends on the number of runs
-and of the round only, so that a resumed set keeps it.
+each run has every place once, and for an even n follows every other run once.
 """
 
 import dataclasses
@@ -16,7 +15,7 @@ GOLDEN = (3 - math.sqrt(5)) / 2
 
 
 def run_order(num_runs: int, round_number: int) -> list[int]:
-    """Which of the runs 0, 1, ... is first, second, ... in round `round_number` (from 1)."""
+    """The runs 0, 1, ... in their order in a round, counted from 1."""
     names = random.Random(SEED).sample(range(num_runs), num_runs)
     strides = [step for step in range(1, num_runs + 1) if math.gcd(step, num_runs) == 1]
     stride = min(strides, key=lambda step: abs(step - num_runs * GOLDEN))
@@ -27,8 +26,8 @@ def run_order(num_runs: int, round_number: int) -> list[int]:
 
 
 def timed_part(config: Config, fingerprint: str, ranks: int) -> Config:
-    """The configuration without what comes after its timed windows. fingerprint: of the images, with their number; ''
-    for synthetic ones. After the last window follow as many steps as it has, so that loaders prefetch during it."""
+    """Without what comes after the timed windows, but for as many steps as a window has: in the last, too, loaders
+    prefetch. fingerprint: of the images; '' for synthetic ones."""
     num_train = int(fingerprint.split("-")[1]) if fingerprint else IMAGENET_TRAIN_IMAGES  # classes, training images
     steps = config.steps or num_train // resolve_global_batch(config, ranks).global_batch
     needed = 1 + config.warmup_steps + (config.windows + 1) * config.window_steps

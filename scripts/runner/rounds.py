@@ -1,8 +1,4 @@
-"""How many rounds a suite runs, after one run that warms the machine.
-
---until 5% adds rounds until the intervals over the baseline reach no further. --budget 20m starts no round after the
-first that would not fit; without --until, every one that fits.
-"""
+"""How many rounds a suite runs, after one run that warms the machine: --repeats, --until and --budget."""
 
 import dataclasses
 import itertools
@@ -28,12 +24,11 @@ MAX_ROUNDS = 40  # of --until without --budget; as far as the simulations of its
 
 
 def open_ended(request: Request) -> bool:
-    """Whether more rounds than the planned ones may follow."""
     return request.until is not None or request.budget_s is not None
 
 
 def planned_runs(runs: Sequence[Run], request: Request) -> list[Run]:
-    """The runs of `repeats` rounds, or until the last round that has a row. runs: of a round."""
+    """Of `repeats` rounds, or more where more have rows. runs: of a round."""
     most = request.repeats
     if open_ended(request) and request.results is not None:
         requested = {run.requested_hash for run in runs}
@@ -42,7 +37,7 @@ def planned_runs(runs: Sequence[Run], request: Request) -> list[Run]:
 
 
 def check_rounds(runs: Sequence[Run], request: Request) -> None:
-    """Raises UserError for seeds, a width or a budget that no rounds can fulfil. runs: of a round."""
+    """Raises UserError for seeds, a width or a budget that no rounds can fulfil."""
     if request.num_seeds > request.repeats:
         raise UserError(
             f"--seeds {request.num_seeds} needs a round for each seed; give --repeats {request.num_seeds} or more, not "
@@ -54,16 +49,16 @@ def check_rounds(runs: Sequence[Run], request: Request) -> None:
             f"{request.results} has runs, and with NNODES no set can be continued: the first node alone has rows, so "
             f"that nodes would not agree on what is left; give each node a new --results"
         )
-    name = "--until" if request.until is not None else "--budget"
     if by_torchrun and open_ended(request):
-        raise UserError(f"{name} is for one machine or Slurm: nodes of torchrun have to agree; give --repeats")
+        raise UserError(
+            "--until and --budget are for one machine or Slurm: nodes of torchrun have to agree; give --repeats"
+        )
     if request.until is not None and len(runs) < 2:
-        two = "is the width of ratios, so that it needs two strategies or more"
-        raise UserError(f"{name} {two}; --budget goes with one")
+        raise UserError("--until is the width of ratios: it needs two strategies or more; --budget goes with one")
 
 
 def describe_end(request: Request) -> str:
-    """When the rounds end; '' where that is after the planned ones."""
+    """'' where the planned rounds are all."""
     ends = []
     if request.until is not None:
         ends.append(f"the family-wise half-width is {format_percent(request.until)} or less")
@@ -75,7 +70,7 @@ def describe_end(request: Request) -> str:
 
 
 def generate_rounds(left: Sequence[Run], runs: Sequence[Run], request: Request, results: Path) -> Iterator[list[Run]]:
-    """Round 0, what is left of planned_runs, then added rounds; prints why no more are added. runs: of a round."""
+    """Round 0, what is left of planned_runs, then added rounds. Prints why no more are added. runs: of a round."""
     began, round_s = time.monotonic(), 0.0
     last_planned, needs_warm_up = planned_runs(runs, request)[-1].round, not is_only_run(left, request)
     planned = ([*of_round] for _, of_round in itertools.groupby(left, lambda run: run.round))
@@ -101,7 +96,7 @@ def is_only_run(left: Sequence[Run], request: Request) -> bool:
 
 
 def warm_up_runs(left: Sequence[Run]) -> list[Run]:
-    """The timed parts of these runs as round 0, of which the next starts only where one was skipped."""
+    """Of which the next starts only where one was skipped."""
     return [dataclasses.replace(run.timed_part(), round=0, position=0) for run in left if not run.skip]
 
 
@@ -115,8 +110,8 @@ def _warm_up(left: Sequence[Run], results: Path) -> Iterator[list[Run]]:
 
 
 def _is_finished(runs: Sequence[Run], request: Request, results: Path) -> bool:
-    """Whether no more rounds are added; prints why. runs: the next round."""
-    from scripts.results.intervals import precise_enough, widest_half_width  # scipy: more than all other imports
+    """Prints why. runs: the next round."""
+    from scripts.results.intervals import precise_enough, widest_half_width  # scipy
 
     done, until = runs[0].round - 1, request.until
     groups, ratios = timed_groups(runs, results)
@@ -150,7 +145,7 @@ def estimate_rounds(width: float | None, until: float, done: int) -> str:
 
 
 def timed_groups(runs: Sequence[Run], results: Path) -> "tuple[list[RunGroup], list[RatioEstimate]]":
-    """The plan's groups that have timed runs, and the ratio of each over its baseline; without one, of all pairs."""
+    """The plan's groups, and the ratio of each over its baseline; without one, of all pairs."""
     from scripts.results.result_set import load_set  # pandas
 
     requested, found = {run.requested_hash for run in runs}, load_set(results)

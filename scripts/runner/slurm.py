@@ -1,4 +1,4 @@
-"""./bench slurm: submits launchers/slurm_job.sh, prints what the job prints until it ends, and cancels it on Ctrl-C."""
+"""./bench slurm: submits launchers/slurm_job.sh, prints what the job prints, and cancels it on Ctrl-C."""
 
 import contextlib
 import dataclasses
@@ -16,11 +16,11 @@ from typing import IO, Any
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from scripts.runner import loop, preflight
+from scripts.runner.processes import answer
 from scripts.runner.request import read_request
-from scripts.shared.forward_signals import held_signals
 
 JOB_SCRIPT = "launchers/slurm_job.sh"
-ANSWER_LIMIT_S, POLL_S, NUM_SILENT = 20, 5, 12
+POLL_S, NUM_SILENT = 5, 12
 ENDED = {
     "COMPLETED": "",
     "FAILED": "the lines above say why",
@@ -32,13 +32,11 @@ ENDED = {
     "BOOT_FAIL": "a node did not boot",
     "DEADLINE": "it could not end before its deadline",
 }
-"""The states in which Slurm leaves a job, and what each means."""
+"""Slurm's states of a job that has ended, and what each means."""
 
 
 @dataclasses.dataclass(frozen=True)
 class JobShape:
-    """What a job has on how many nodes."""
-
     nodes: int
     tasks_per_node: int
     gpus_per_node: int
@@ -46,14 +44,14 @@ class JobShape:
 
 
 def main(options: Any, words: Sequence[str], flags: Sequence[str]) -> int:
-    """Submit a job and follow it; returns its exit code. words, flags: for ./bench run, before and after `--`."""
+    """Submit a job and follow it. Returns its exit code. words, flags: for ./bench run, before and after `--`."""
     if job := os.environ.get("SLURM_JOB_ID"):
         raise UserError(f"this is in Slurm job {job}, and ./bench slurm submits one; type ./bench run here")
     if options.container:
         os.environ["CONTAINER"] = options.container  # launchers read it
     shape = job_shape(options)
     asked = sbatch_options(options, shape)
-    results, planned = plan_in_job(options, flags, shape)  # before anything waits in the queue
+    results, planned = plan_in_job(options, flags, shape)
     if options.plan:
         print(f"sbatch {shlex.join(asked)}\n{planned}", end="")
         return 0
@@ -63,20 +61,19 @@ def main(options: Any, words: Sequence[str], flags: Sequence[str]) -> int:
     with open(log, "ab+") as output:  # the job appends to it
         job = ""
         try:
-            with held_signals():  # a job whose number is not known cannot be cancelled
-                job = submit(asked, os.environ | {"RESULTS": str(results)})
+            job = submit(asked, os.environ | {"RESULTS": str(results)})
             print(f"job {job} is submitted, and Ctrl-C cancels it; its output is in {log}:", flush=True)
             return follow(job, output)
         except SystemExit as ended:  # by a signal; that of a closed terminal does not end the job
             if job and ended.code != 128 + signal.SIGHUP:
-                ask("scancel", job)
+                answer("scancel", job)
                 follow(job, output)
             raise
 
 
 def job_shape(options: Any) -> JobShape:
-    """Of what is not said: one node, a task a GPU or else 2, for each its share of a node's cores. Raises UserError
-    where no cluster answers, and for a job on the CPUs of nodes that have GPUs."""
+    """Default: one node, a task a GPU or else 2, for each its share of a node's cores. Raises UserError where no
+    cluster answers, and for a job on the CPUs of nodes that have GPUs."""
     nodes_like = list_nodes(options.partition)
     gpus = machine.num_gpus() if options.gpus_per_node is None else options.gpus_per_node
     tasks = options.tasks_per_node or gpus or options.nproc or 2
@@ -93,7 +90,7 @@ def job_shape(options: Any) -> JobShape:
 
 def list_nodes(partition: str) -> list[tuple[int, str]]:
     """(cores, generic resources) of the nodes of the partition, else of the default one, else of all."""
-    said = ask("sinfo", "--noheader", "--format", "%P %c %G", *(["--partition", partition] if partition else []))
+    said = answer("sinfo", "--noheader", "--format", "%P %c %G", *(["--partition", partition] if partition else []))
     kinds = [(words[0], int(re.sub(r"\D", "", words[1])), words[2]) for words in map(str.split, said.splitlines())]
     if not kinds:
         raise UserError("no Slurm cluster answers sinfo here, or it has no such partition; run it on a login node")
@@ -119,7 +116,7 @@ def sbatch_options(options: Any, shape: JobShape) -> list[str]:
 
 
 def plan_in_job(options: Any, flags: Sequence[str], shape: JobShape) -> tuple[Path | None, str]:
-    """The result set, and the runs that the job will have, as text. Raises UserError for what no run could do."""
+    """The result set, and the job's runs as text. Raises UserError for what no run could do."""
     here, printed = dict(os.environ), io.StringIO()
     os.environ |= {
         "NUM_GPUS": str(shape.gpus_per_node),
@@ -141,19 +138,17 @@ def plan_in_job(options: Any, flags: Sequence[str], shape: JobShape) -> tuple[Pa
 
 def submit(words: Sequence[str], env: dict[str, str]) -> str:
     """The job's number."""
-    done = subprocess.run(
-        ["sbatch", "--parsable", *words], env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    done = subprocess.run(["sbatch", "--parsable", *words], env=env, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise UserError("sbatch takes no such job, for the reason above")
     return done.stdout.strip().partition(";")[0]
 
 
 def follow(job: str, output: IO[bytes]) -> int:
-    """Print what comes to the job's output, through every requeue, until the job has ended; returns its exit code."""
+    """Print what comes to the job's output until the job has ended, through every requeue. Returns its exit code."""
     num_silent, shown_reason = 0, ""
     while True:
-        said = ask("scontrol", "show", "job", job, "--oneliner")
+        said = answer("scontrol", "show", "job", job, "--oneliner")
         state, reason, code = (_field(said, name) for name in ("JobState", "Reason", "ExitCode"))
         print(output.read().decode(errors="replace"), end="", flush=True)
         if state in ENDED:
@@ -169,13 +164,6 @@ def follow(job: str, output: IO[bytes]) -> int:
         return 0
     print(f"job {job} ended: {state}, {ENDED[state]}", flush=True)
     return 128 + signal.SIGTERM if state == "CANCELLED" else int(code.partition(":")[0] or 0) or 1
-
-
-def ask(*command: str) -> str:
-    """What a command of Slurm prints; '' where it is not here or does not answer."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S).stdout
-    return ""
 
 
 def _field(said: str, name: str) -> str:

@@ -64,20 +64,6 @@ def end_on_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
 
 
-@contextlib.contextmanager
-def held_signals() -> Iterator[None]:
-    """They wait until the block's end. A mask would leave them to a library's thread."""
-    received: list[int] = []
-    before = {each: signal.signal(each, lambda signum, frame: received.append(signum)) for each in ending_signals()}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler or signal.SIG_DFL)
-        if received:
-            signal.raise_signal(received[0])
-
-
 def _is_importing(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
