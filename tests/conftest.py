@@ -103,6 +103,8 @@ def checkout(tmp_path_factory) -> Path:
     for part in ("benchmarks", "configs", "launchers", "scripts"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "bench", folder)
+    for launcher in (folder / "launchers").iterdir():
+        launcher.chmod(0o644)  # an archive may have lost the right to be executed
     return folder
 
 

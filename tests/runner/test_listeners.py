@@ -1,10 +1,5 @@
-"""What a run on one machine listens on: loopback, and nothing else.
-
-    .venv/bin/python -m pytest tests/runner/test_listeners.py
-
-Real runs of a strategy of each kind of launcher, held in their training by tests/faults.
-The local Slurm cluster's daemons are in tests/test_slurm_local.py.
-"""
+"""What a run on one machine listens on: loopback, and nothing else. Real runs, held in their training by tests/faults;
+Slurm's daemons are in tests/test_slurm_local.py."""
 
 import contextlib
 import signal
@@ -15,7 +10,6 @@ import pytest
 from fault_runs import finish, start, until_planted
 from support import ONE_PROCESS, ROOT, RUNNABLE
 
-REAL_PROCESSES = pytest.mark.real_interpreter  # which process listens, by its command line
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
@@ -30,20 +24,15 @@ def listeners(variable: str, value: Path) -> set[tuple[str, str]]:
     return found
 
 
-def beyond_loopback(found: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    return {each for each in found if each[0] not in LOOPBACK}
-
-
 KINDS = [name for name in ("single", "ddp", "ddp_spawn", "horovod_ddp") if name in RUNNABLE]
 """One of each kind of launcher: no other process, torchrun, torch.multiprocessing, horovodrun."""
 
 
 @pytest.mark.launches
-@REAL_PROCESSES
+@pytest.mark.real_interpreter  # which process listens, by its command line
 @pytest.mark.parametrize("strategy", KINDS)
 def test_a_run_on_one_machine_listens_on_loopback(tmp_path, strategy):
-    """Protects users of a shared machine: whoever reaches a port of a run can stop it. And the files by which ranks met
-    are gone afterwards."""
+    """Whoever reaches a port of a run can stop it. And the files by which ranks met are gone afterwards."""
     results, temporary = tmp_path / "set", tmp_path / "tmp"
     temporary.mkdir()
     args = "--steps 1000 --global-batch 8"  # BatchNorm needs two values of a channel, and a pipeline has micro-batches
@@ -57,4 +46,4 @@ def test_a_run_on_one_machine_listens_on_loopback(tmp_path, strategy):
     if strategy not in ONE_PROCESS:
         assert found, "ranks that talk to each other listen somewhere"
     left = [*temporary.glob("torchelastic_*"), *temporary.glob("ranks.*"), *run_dir.glob("rendezvous")]
-    assert not beyond_loopback(found) and not left
+    assert not [each for each in found if each[0] not in LOOPBACK] and not left

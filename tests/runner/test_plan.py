@@ -1,16 +1,11 @@
-"""The plan: what is started, what counts as done already, and what a launcher of any checkout can rely on.
+"""The plan: what is started, what counts as done already, and what a launcher of any checkout can rely on."""
 
-.venv/bin/python -m pytest tests/runner/test_plan.py
-"""
-
-import contextlib
 import os
-import re
 import shutil
 import subprocess
 
 import pytest
-from support import NUM_TRAIN, draw_images, finish, start_bench
+from support import NUM_TRAIN, draw_images, finish
 
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
@@ -22,21 +17,21 @@ from scripts.shared.nodes import ranks_and_nodes
 from scripts.verify import cases
 
 
-def planned(request) -> list[plan.Run]:
-    """The runs of a request's rounds."""
-    return rounds.planned_runs(plan.name_runs(plan.plan_strategies(request)), request)
-
-
 def named(request) -> list[plan.Run]:
     """The runs of one round."""
     return plan.name_runs(plan.plan_strategies(request))
+
+
+def planned(request) -> list[plan.Run]:
+    """Of all rounds."""
+    return rounds.planned_runs(named(request), request)
 
 
 # --- done already -----------------------------------------------------------------------------------------------------
 
 
 def test_a_suite_is_done_where_every_run_has_its_row(make_request, tmp_path):
-    """Protects hours of measured runs: given again, only what is missing, interrupted, or named by RETRY is run."""
+    """Given again, only what is missing, interrupted, or named by --retry is run."""
     runs, results = planned(make_request()), tmp_path / "a set"
     names = [(run.round, run.strategy) for run in runs]
     assert sorted(names) == [(1, "ddp"), (1, "single"), (2, "ddp"), (2, "single")] and names[0][1] != names[2][1]
@@ -53,17 +48,12 @@ def test_a_suite_is_done_where_every_run_has_its_row(make_request, tmp_path):
     ("flags", "differs"),
     [
         ("--norm group", True),
-        ("--no-augment", True),
-        ("--workers 3", True),
-        ("--seed 1", True),
         ("--bucket-cap-mb 25", True),
         ("--image-size 32", False),  # what the file says already
-        ("--timeout-s 99", False),
         ("--checkpoint-dir /tmp/x", False),
     ],
 )
 def test_a_suite_runs_again_exactly_what_differs(make_request, tmp_path, flags, differs):
-    """Protects a set from holding one row for two models: every field that counts makes another run."""
     results = tmp_path / "a set"
     finish(planned(make_request()), results)
     other = planned(make_request(ARGS=flags, STRATEGIES="single ddp ddp_spawn"))
@@ -72,7 +62,7 @@ def test_a_suite_runs_again_exactly_what_differs(make_request, tmp_path, flags, 
 
 
 def test_other_ranks_threads_and_images_are_other_runs(make_request, tmp_path):
-    """Protects the same for what is no field of the configuration; a copy of the images elsewhere is the same."""
+    """A copy of the images elsewhere is the same."""
     results = tmp_path / "a set"
     for part, seed in (("train", 0), ("val", 1)):
         draw_images(tmp_path / "images" / part, NUM_TRAIN, seed)
@@ -93,21 +83,22 @@ def test_other_ranks_threads_and_images_are_other_runs(make_request, tmp_path):
 # --- which runs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variables", [{}, {"NPROC": 1}, {"NUM_GPUS": 2, "NPROC": 2}, {"STRATEGIES": "single ddp"}])
-def test_one_process_on_all_cores_is_a_reference_on_cpus(make_request, monkeypatch, variables):
-    """Protects CPU results from looking faster than plain threads: a run more, where it differs from single's."""
+@pytest.mark.parametrize(
+    ("variables", "threads"),
+    [({}, [2, 4]), ({"NPROC": 1}, [4]), ({"NUM_GPUS": 2, "NPROC": 2}, [2]), ({"STRATEGIES": "single ddp"}, [2])],
+)
+def test_one_process_on_all_cores_is_a_reference_on_cpus(make_request, monkeypatch, variables, threads):
+    """A run more, where it differs from single's."""
     monkeypatch.setattr(machine, "num_cores", lambda: 4)
     monkeypatch.setattr(plan, "_fingerprint", lambda *_: "")
     runs = named(make_request(**{"STRATEGIES": ""} | variables))
     plain = [run for run in runs if (run.strategy, run.config.precision) == ("single", "fp32")]
-    expected = [2, 4] if not variables else [4] if variables == {"NPROC": 1} else [2]
-    assert sorted(run.requested["threads_per_rank"] for run in plain) == expected
+    assert sorted(run.requested["threads_per_rank"] for run in plain) == threads
 
 
-@pytest.mark.parametrize("strategies", ["single ddp", "ddp"])
-def test_an_a_a_suite_runs_the_baseline_twice_a_round_under_two_names(make_request, strategies):
-    """Protects A/A: both halves are the same run, but for the name, and there whatever strategies are named."""
-    runs = planned(make_request(STRATEGIES=strategies, REPEATS=2, AA="yes"))
+def test_an_a_a_suite_runs_the_baseline_twice_a_round_under_two_names(make_request):
+    """Both halves are the same run, but for the name, and there whatever strategies are named."""
+    runs = planned(make_request(STRATEGIES="ddp", REPEATS=2, AA="yes"))
     for number in (1, 2):
         names = {run.name: run for run in runs if run.round == number}
         assert names.keys() == {"single", "single, again", "ddp"}
@@ -117,7 +108,6 @@ def test_an_a_a_suite_runs_the_baseline_twice_a_round_under_two_names(make_reque
 
 
 def test_packed_files_alone_are_enough_for_a_plan(make_request, own_data, monkeypatch, tmp_path):
-    """Protects nodes that have a copy of the packed files and nothing else: the same run, of the same images."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
     variables = {"STRATEGIES": "single", "REPEATS": 1, "ARGS": "--loader packed", "DATA": own_data}
     pack.main(pack.PackOptions(str(own_data)))
@@ -127,9 +117,6 @@ def test_packed_files_alone_are_enough_for_a_plan(make_request, own_data, monkey
     plan._fingerprint.cache_clear()
     (alone,) = plan.plan_strategies(make_request(**variables))
     assert alone.requested == beside.requested and alone.requested["fingerprint"].startswith("4-40-23-")
-    plan._fingerprint.cache_clear()
-    with pytest.raises(UserError, match=r"\./bench data pack --pack 256 --data "):
-        plan.plan_strategies(make_request(**variables | {"ARGS": "--loader packed --pack 256"}))
     with pytest.raises(UserError, match="train/ is not there"):
         cases.cases_of_request(make_request(**variables), 20)  # the proof's reference reads the files
 
@@ -137,34 +124,30 @@ def test_packed_files_alone_are_enough_for_a_plan(make_request, own_data, monkey
 WITH_AVX2, WITH_AVX512 = ["avx2", "fma", "sse2"], ["avx2", "avx512bw", "fma", "sse2"]
 
 
-@pytest.mark.parametrize("strategies", ["", "all"])
-def test_nobody_waits_for_a_bf16_that_the_cpu_emulates(make_request, monkeypatch, strategies):
-    """Protects a first `make bench-all`: two of its runs would take hours on a CPU without AVX-512. What the user has
-    asked for runs. Mutants: strategies that are named are skipped; only ddp_amp is, without its baseline."""
+def test_nobody_waits_for_a_bf16_that_the_cpu_emulates(make_request, monkeypatch):
+    """What the user has asked for runs."""
 
     def skipped(flags: list[str], **given: str) -> list[tuple[str, str]]:
         monkeypatch.setattr(preflight, "vector_flags", lambda: flags)
         runs = named(make_request(**given))
         return sorted((run.strategy, run.name) for run in runs if run.skip)
 
-    assert skipped(WITH_AVX2, STRATEGIES=strategies) == [("ddp_amp", "ddp_amp"), ("single", "single, bf16")]
-    assert skipped(WITH_AVX512, STRATEGIES=strategies) == skipped([], STRATEGIES=strategies) == []
+    assert skipped(WITH_AVX2, STRATEGIES="") == [("ddp_amp", "ddp_amp"), ("single", "single, bf16")]
+    assert skipped(WITH_AVX512, STRATEGIES="") == []
     assert skipped(WITH_AVX2, STRATEGIES="single ddp_amp") == []
-    assert skipped(WITH_AVX2, STRATEGIES=strategies, ARGS="--precision bf16") == []
+    assert skipped(WITH_AVX2, STRATEGIES="", ARGS="--precision bf16") == []
 
 
 @pytest.mark.parametrize(
     ("args", "capability", "more"),
     [
         ("", None, [("single", "bf16", 2)]),
-        ("", (8, 0), [("single", "bf16", 2)]),
         ("", (7, 0), [("ddp_amp", "fp32", 1)]),  # it runs auto's choice, fp16, on one rank
         ("--precision auto", (8, 0), []),
-        ("--precision fp16", (8, 0), [("ddp_amp", "fp16", 1)]),
     ],
 )
 def test_the_baseline_is_timed_in_every_precision_that_is_used(make_request, monkeypatch, args, capability, more):
-    """Protects x single: without a baseline in its own precision, a mixed one has none."""
+    """Without a baseline in its own precision, a mixed one has no ratio."""
     monkeypatch.setattr(gpus, "min_compute_capability", lambda: capability)
     runs = named(make_request(STRATEGIES="single ddp ddp_amp", ARGS=args))
     found = [(run.strategy, run.config.precision, run.requested["ranks"]) for run in runs]
@@ -173,37 +156,14 @@ def test_the_baseline_is_timed_in_every_precision_that_is_used(make_request, mon
     assert len(named(make_request(STRATEGIES="ddp ddp_amp", ARGS=args))) == 2
 
 
-@pytest.mark.launches
-def test_plan_prints_the_runs_and_starts_none(checkout, tmp_path, tiny_config, tiny_data):
-    """Protects the look before the leap: no run, no folder, and a name for each run."""
-    ours = {"CONFIG": tiny_config, "DATA": tiny_data, "PLAN": "yes", "STRATEGY": "ddp", "REPEATS": 2}
-    ours |= {"KEY": "bucket_cap_mb", "VALUES": "1 25", "RESULTS": tmp_path / "new"}
-    done = start_bench(checkout, "study sweep", subprocess.run, **ours, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    first, warm, *runs, _ = done.stdout.splitlines()
-    assert warm.split()[:2] == ["warm-up", "ddp:"]
-    assert first.startswith("4 of 4 runs, in ") and not (tmp_path / "new").exists()
-    assert sorted(line.split() for line in runs) == [
-        ["round", str(number), "ddp,", value] for number in (1, 2) for value in ("1", "25")
-    ]
-
-
 # --- ranks and machines -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("strategies", "variables", "refused"),
-    [
-        ("horovod_ddp ddp", {"HOSTS": "a:4,b:4"}, "HOSTS would not reach ddp"),
-        ("single horovod_ddp", {"HOSTS": "a:4,b:4"}, ""),
-        ("single ddp", {"NNODES": 2}, ""),
-    ],
-)
-def test_machines_that_a_launcher_would_not_use_are_refused(make_request, strategies, variables, refused):
-    """Protects settings from naming ranks and nodes that a run never had."""
-    make_request(**variables)
-    with pytest.raises(UserError, match=refused) if refused else contextlib.nullcontext():
-        preflight.check_nodes_variables(strategies.split())
+def test_machines_that_a_launcher_would_not_use_are_refused(make_request):
+    make_request(HOSTS="a:4,b:4")
+    preflight.check_nodes_variables(["single", "horovod_ddp"])
+    with pytest.raises(UserError, match="HOSTS would not reach ddp"):
+        preflight.check_nodes_variables(["horovod_ddp", "ddp"])
 
 
 @pytest.mark.parametrize(
@@ -217,7 +177,6 @@ def test_machines_that_a_launcher_would_not_use_are_refused(make_request, strate
     ],
 )
 def test_ranks_of_all_machines(monkeypatch, variables, expected):
-    """Protects what was asked of several machines, whose launchers count in different ways."""
     for name in ("HOSTS", "NNODES", "SLURM_JOB_NUM_NODES"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -232,31 +191,15 @@ def test_ranks_of_all_machines(monkeypatch, variables, expected):
         ({"NNODES": 2, "NODE_RANK": 2}, "NODE_RANK is 2, but must be less than NNODES, which is 2"),
         ({"NPROC": "2.5"}, r"NPROC is '2\.5', but must be a number of ranks, 1 or more"),
         ({"HOSTS": "a:0"}, "HOSTS is 'a:0'"),
-        ({"HOSTS": "-oProxyCommand=x:4"}, "HOSTS is '-oProxyCommand=x:4'"),
-        ({"HOSTS": "a:4,"}, "HOSTS is 'a:4,'"),
+        ({"HOSTS": "-oProxyCommand=x:4"}, "HOSTS is '-oProxyCommand=x:4'"),  # which ssh would take for an option
+        ({"NNODES": 2, "RDZV_ENDPOINT": "node0"}, "RDZV_ENDPOINT is 'node0', but must be host:port"),
     ],
 )
-def test_a_contradictory_request_is_refused_at_once(make_request, variables, words):
-    """Protects the reader from bash's arithmetic and Python's tracebacks, and ssh from a host that is an option."""
+def test_a_contradictory_request_is_refused_at_once(make_request, monkeypatch, variables, words):
+    monkeypatch.delenv("RDZV_ENDPOINT", raising=False)
     with pytest.raises(UserError, match=words):
         make_request(**variables)
         ranks_and_nodes(2)
-
-
-@pytest.mark.parametrize(
-    ("variables", "output"),
-    [
-        ({"NNODES": "2", "NODE_RANK": "1", "RDZV_ENDPOINT": "node0"}, "RDZV_ENDPOINT is 'node0'"),
-        ({"NNODES": "2", "NODE_RANK": "0", "RDZV_ENDPOINT": "node0:\u0663"}, "RDZV_ENDPOINT is"),
-    ],
-)
-def test_a_node_that_cannot_meet_the_others_is_refused(monkeypatch, variables, output):
-    """Protects from a traceback, and from a torchrun that waits for a node that nobody has."""
-    for name in ("NNODES", "NODE_RANK", "RDZV_ENDPOINT"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=re.escape(output)):
         preflight.check_rendezvous()
 
 
@@ -265,7 +208,7 @@ def test_a_node_that_cannot_meet_the_others_is_refused(monkeypatch, variables, o
 
 @pytest.mark.launches
 def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_request, checkout, tmp_path):
-    """Protects comparisons of commits: the variables that a launcher is started with are all that it needs."""
+    """The variables that a launcher is started with are all that it needs."""
     args = "--epochs 1 --steps 4 --windows 1 --window-steps 2 --warmup-steps 1 --workers 0"
     (run,) = planned(make_request(STRATEGIES="ddp", REPEATS=1, ARGS=args, DATA=tmp_path))
     results = tmp_path / "a set"
@@ -273,7 +216,7 @@ def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_request, c
     assert os.path.isabs(launcher_variables["PYTHON"]) and folder.plan.is_absolute()
     ours = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
     env = ours | {"CUDA_VISIBLE_DEVICES": ""} | launcher_variables
-    command = [checkout / "launchers" / "ddp.sh", "--run", folder.plan]
+    command = ["bash", checkout / "launchers" / "ddp.sh", "--run", folder.plan]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = read_table(results, "runs").to_dict("records")
@@ -282,15 +225,11 @@ def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_request, c
     assert not (checkout / "results").exists()
 
 
-# --- rows that are kept -------------------------------------------------------------------------------------------
-
-
 # --- the source ---------------------------------------------------------------------------------------------------
 
 
 def test_local_changes_are_distinguished(tmp_path, monkeypatch):
-    """Protects a reader from two different programs under one commit: changed files count, and new ones, also where
-    the user has git ask another program for differences, which prints none."""
+    """Changed files count, and new ones, also where the user has git ask another program for differences."""
 
     def git(*words):
         ident = ["-c", "user.name=a", "-c", "user.email=a@b"]
@@ -315,8 +254,7 @@ def test_local_changes_are_distinguished(tmp_path, monkeypatch):
 
 
 def test_without_git_the_sources_have_a_hash(tmp_path, monkeypatch):
-    """Protects machines that have the files and no git, or whose git refuses them: edited code is another program, and
-    a warning says that rows have no commit."""
+    """Edited code is another program, and a warning says that rows have no commit."""
     monkeypatch.setattr(source_version, "ROOT", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "scripts").mkdir()

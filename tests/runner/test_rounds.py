@@ -1,7 +1,4 @@
-"""How runs follow one another: their order, what warms the machine, --until and --budget, seeds.
-
-.venv/bin/python -m pytest tests/runner/test_rounds.py
-"""
+"""How runs follow one another: their order, what warms the machine, --until and --budget, seeds."""
 
 import collections
 import dataclasses
@@ -24,16 +21,14 @@ from scripts.runner.round_order import run_order, timed_part
 
 
 def planned(request) -> list[plan.Run]:
-    """The runs of a request's rounds."""
     return rounds.planned_runs(plan.name_runs(plan.plan_strategies(request)), request)
 
 
 # --- the order and the names ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_runs", [1, 2, 3, 5, 9, 10, 11, 13])
+@pytest.mark.parametrize("num_runs", [1, 2, 9, 10, 13])
 def test_every_run_has_every_place_and_every_forerunner_equally_often(num_runs):
-    """Protects a comparison from its order. Mutants: a rotation keeps neighbours, a fixed order keeps places."""
     rows = [run_order(num_runs, number) for number in range(1, num_runs * (1 + num_runs % 2) + 1)]
     assert all(sorted(row) == [*range(num_runs)] for row in rows)
     for place in range(num_runs):
@@ -43,7 +38,7 @@ def test_every_run_has_every_place_and_every_forerunner_equally_often(num_runs):
 
 
 def test_the_order_is_the_rounds_own_and_is_recorded(make_request, tmp_path):
-    """Protects a set that is resumed: the same order, whatever is left; the place reaches the launcher."""
+    """A set that is resumed keeps it, whatever is left; the place reaches the launcher."""
     names = {"STRATEGIES": "single dataparallel ddp ddp_spawn", "REPEATS": 4}
     runs = planned(make_request(**names))
     orders = [[run.strategy for run in runs if run.round == number] for number in (1, 2, 3, 4)]
@@ -53,7 +48,7 @@ def test_the_order_is_the_rounds_own_and_is_recorded(make_request, tmp_path):
 
 
 def test_runs_have_the_names_of_their_bars(make_request, tmp_path):
-    """Protects who looks from a line of the log to the chart: one name for one run. Mutant: names without the cores."""
+    """Who looks from a line of the log to the chart finds one name for one run."""
     results = tmp_path / "a set"
     runs = planned(make_request(STRATEGIES="", REPEATS=1, NPROC=2))
     finish(runs, results, images_per_s=1.0)
@@ -70,20 +65,17 @@ def test_runs_have_the_names_of_their_bars(make_request, tmp_path):
     [
         ({"epochs": 9, "steps": 15, "warmup_steps": 5, "windows": 5, "window_steps": 4}, 480, (2, 15)),
         ({"epochs": 90, "global_batch": 256, "warmup_steps": 50, "windows": 10, "window_steps": 20}, 10**6, (1, 271)),
-        ({"epochs": 3, "warmup_steps": 5, "windows": 99, "window_steps": 1, "global_batch": 8}, 40, (3, 5)),
         ({"epochs": 4, "warmup_steps": 5}, 0, (1, 116)),  # synthetic: an epoch of ImageNet's length
         ({"epochs": 4, "batch_per_device": 8, "global_batch": 0, "windows": 1}, 480, (1, 30)),
     ],
 )
 def test_the_timed_part_holds_all_windows_and_little_else(fields, num_train, expected):
-    """Protects minutes and hours: a warm-up is not a training."""
     config = Config(**fields, account_steps=7, checkpoint_dir="x", checkpoint_steps=3)
     short = timed_part(config, f"4-{num_train}-9-x" if num_train else "", 2)
     assert (short.epochs, short.steps, short.account_steps, short.checkpoint_dir) == (*expected, 0, "")
 
 
 def test_a_warm_up_counts_nowhere(make_request, tmp_path):
-    """Protects every table and chart, and "done already". Mutant: load_set that keeps round 0 has a group more."""
     runs, results = planned(make_request()), tmp_path / "a set"
     finish(runs, results)
     before = [(group.label, len(group.rows)) for group in load_set(results).groups]
@@ -94,7 +86,6 @@ def test_a_warm_up_counts_nowhere(make_request, tmp_path):
 
 
 def test_one_run_alone_has_no_warm_up_and_one_beside_others_has(make_request, tmp_path):
-    """Protects a minute of every `make bench-ddp REPEATS=1`, and a retried run from being the only cold one."""
     only, results = {"STRATEGIES": "single", "REPEATS": 1}, tmp_path / "a set"
     alone = planned(make_request(**only))
     assert rounds.is_only_run(alone, make_request(**only))
@@ -107,37 +98,24 @@ def test_one_run_alone_has_no_warm_up_and_one_beside_others_has(make_request, tm
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("UNTIL", "5", "must be a percentage such as 5%"),
-        ("UNTIL", "0%", "no number of rounds reaches"),
-        ("BUDGET", "20", "must be a time such as 90s, 20m or 1.5h"),
-        ("BUDGET", "0m", "must be a time"),
-        ("SEEDS", "0", "must be at least 1"),
-    ],
-)
-def test_a_value_that_is_none_is_named(make_request, name, value, words):
-    with pytest.raises(UserError, match=f"--{name.lower()} is .*{words}"):
-        make_request(**{name: value})
-
-
-@pytest.mark.parametrize(
     ("variables", "words"),
     [
+        ({"UNTIL": "5"}, "--until is .* must be a percentage such as 5%"),
+        ({"UNTIL": "0%"}, "--until is .* no number of rounds reaches"),
+        ({"BUDGET": "20"}, "--budget is .* must be a time such as 90s, 20m or 1.5h"),
         ({"UNTIL": "5%", "STRATEGIES": "ddp"}, "needs two strategies"),
         ({"BUDGET": "5m", "NNODES": 2}, "give --repeats"),
         ({"SEEDS": 3}, "--seeds 3 needs a round for each seed; give --repeats 3 or more, not 2"),
     ],
 )
 def test_what_no_rounds_can_do_is_refused(make_request, variables, words):
-    chosen = make_request(**variables)
     with pytest.raises(UserError, match=words):
+        chosen = make_request(**variables)
         rounds.check_rounds(plan.plan_strategies(chosen), chosen)
 
 
 def test_nodes_of_torchrun_continue_no_set(make_request, tmp_path):
-    """Protects from a wait for a node that runs something else: the first node alone has the rows, so that the others
-    began again at round 1. Mutant: no refusal."""
+    """The first node alone has the rows: the others would begin again at round 1."""
     chosen = make_request(NNODES=2, STRATEGIES="ddp", RESULTS=tmp_path / "a set")
     runs = plan.plan_strategies(chosen)
     rounds.check_rounds(runs, chosen)
@@ -146,7 +124,7 @@ def test_nodes_of_torchrun_continue_no_set(make_request, tmp_path):
         rounds.check_rounds(runs, chosen)
 
 
-def play(chosen: plan.Request, results, sd: float, most: int = 60, status: str = "ok") -> list[int]:
+def play(chosen: plan.Request, results, sd: float = 0.1, most: int = 60, status: str = "ok") -> list[int]:
     """The rounds that are run where throughput has such an sd, in no time."""
     chosen = dataclasses.replace(chosen, results=results)
     runs = plan.name_runs(plan.plan_strategies(chosen))
@@ -163,7 +141,7 @@ def play(chosen: plan.Request, results, sd: float, most: int = 60, status: str =
 
 @pytest.mark.launches
 def test_until_adds_rounds_until_the_family_is_narrow_and_resumes(make_request, tmp_path, capsys):
-    """Protects the meaning of --until: no earlier than the rule allows, no later, and the same when resumed."""
+    """No earlier than the rule allows, no later, and the same when resumed."""
     chosen = make_request(STRATEGIES="single dataparallel ddp", REPEATS=2, UNTIL="5%")
     ran = play(chosen, tmp_path / "a set", 0.04)
     output = capsys.readouterr().out.splitlines()
@@ -179,17 +157,17 @@ def test_until_adds_rounds_until_the_family_is_narrow_and_resumes(make_request, 
 
 
 @pytest.mark.launches
-def test_an_until_that_nothing_reaches_ends_with_what_was_reached(make_request, tmp_path, capsys):
+def test_an_until_that_nothing_reaches_ends_with_what_was_reached(make_request, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(rounds, "MAX_ROUNDS", 6)
     chosen = make_request(STRATEGIES="single ddp", UNTIL="0.1%")
-    assert play(chosen, tmp_path / "a set", 0.1) == [*range(41)]
+    assert play(chosen, tmp_path / "a set") == [*range(7)]
     last = capsys.readouterr().out.splitlines()[-1]
-    assert "% after 40 rounds" in last and "40 rounds are the most without --budget" in last
+    assert "% after 6 rounds" in last and "6 rounds are the most without --budget" in last
 
 
-@pytest.mark.parametrize("repeats", [1, 5])
-def test_a_budget_alone_fills_itself_with_whole_rounds(make_request, repeats, tmp_path, monkeypatch, capsys):
-    """Protects --budget: after the first, no round is begun that would not end in time, whatever --repeats says."""
-    chosen, clock = make_request(STRATEGIES="ddp", REPEATS=repeats, BUDGET="35s"), [0.0]
+def test_a_budget_alone_fills_itself_with_whole_rounds(make_request, tmp_path, monkeypatch, capsys):
+    """After the first, no round is begun that would not end in time, whatever --repeats says."""
+    chosen, clock = make_request(STRATEGIES="ddp", REPEATS=5, BUDGET="35s"), [0.0]
     monkeypatch.setattr(rounds.time, "monotonic", lambda: clock[0])
     real = finish
 
@@ -198,14 +176,14 @@ def test_a_budget_alone_fills_itself_with_whole_rounds(make_request, repeats, tm
         real(runs, *args, **kwargs)
 
     monkeypatch.setitem(globals(), "finish", slow)
-    assert play(chosen, tmp_path / "a set", 0.1) == [0, 1, 2]  # 10 s each, the warm-up too: a third would end at 40 s
+    assert play(chosen, tmp_path / "a set") == [0, 1, 2]  # 10 s each, the warm-up too: a third would end at 40 s
     assert capsys.readouterr().out.startswith("--budget 35s: another round, of about 10 s, does not fit")
 
 
-@pytest.mark.parametrize("variables", [{"BUDGET": "9h"}, {"UNTIL": "5%"}, {"UNTIL": "5%", "BUDGET": "9h"}])
+@pytest.mark.parametrize("variables", [{"BUDGET": "9h"}, {"UNTIL": "5%"}])
 def test_what_cannot_run_is_not_run_for_ever(make_request, tmp_path, capsys, variables):
     chosen = make_request(STRATEGIES="single ddp", **variables)
-    assert play(chosen, tmp_path / "a set", 0.1, status="skipped") == [0, 1, 2]
+    assert play(chosen, tmp_path / "a set", status="skipped") == [0, 1, 2]
     assert "no run of round 2 was timed" in capsys.readouterr().out
 
 
@@ -213,7 +191,7 @@ def test_what_cannot_run_is_not_run_for_ever(make_request, tmp_path, capsys, var
 
 
 def test_seeds_are_one_setting_whose_rounds_take_them_in_turn(make_request, tmp_path):
-    """Protects accuracy: n = 3 of one group; single seeds are groups of their own. Mutant: a seed that counts."""
+    """n = 3 of one group; single seeds are groups of their own."""
     results = tmp_path / "a set"
     runs = planned(make_request(STRATEGIES="ddp", REPEATS=4, SEEDS=3, ARGS="--seed 5"))
     assert [run.config.seed for run in runs] == [5, 6, 7, 5] == [run.requested["seed"] for run in runs]

@@ -1,7 +1,4 @@
-"""The machine beside a run: joules an image, what others used of its GPUs and cores. NVML is a stand-in.
-
-.venv/bin/python -m pytest tests/runner/test_telemetry.py
-"""
+"""The machine beside a run: joules an image, what others used of its GPUs and cores. NVML is a stand-in."""
 
 import os
 import subprocess
@@ -28,7 +25,7 @@ def sampler(*rows: tuple[float, str, float | None], num_gpus: int = 2) -> Sample
 
 
 def windows(*times: tuple[float, float], images: int = 100) -> list[tuple[int, float, float]]:
-    """Windows from and to moments of t_s's clock, as a run writes them."""
+    """From and to moments of t_s's clock, as a run writes them."""
     return [(images, end - start, BEGAN + end) for start, end in times]
 
 
@@ -68,11 +65,6 @@ def test_joules_an_image_by_hand():
     assert trace.energy_j_per_image(timed, GPU | {"device": "cpu"}) is None
 
 
-def test_two_ranks_that_share_a_gpu_draw_its_power_once():
-    trace = sampler((1.5, "gpu0", 300.0), num_gpus=1)
-    assert trace.energy_j_per_image(windows((0.5, 1.5)), GPU | {"world_size": 2}) == pytest.approx(3.0)
-
-
 def test_a_reading_that_is_lost_moves_no_mean():
     # 100 W until 2 s, then 300 W; the reading at 3 s is lost: 1 s of 4 is like the rest
     read = [(1.0, "gpu0", 100.0), (2.0, "gpu0", 100.0), (3.0, "gpu0", None), (4.0, "gpu0", 300.0)]
@@ -86,7 +78,6 @@ def test_a_reading_that_is_lost_moves_no_mean():
     "read, run",
     [
         ([], GPU),
-        ([(1.5, "cpu", 50.0)], GPU),  # another device's
         ([(1.5, "gpu1", 70.0)], GPU),  # gpu0 tells nothing, and its neighbour's power is not its own
         ([(1.5, "gpu0", 300.0)], GPU | {"world_size": 2}),  # half of the devices
         ([(1.5, "gpu0", 300.0)], GPU | {"nodes": 2}),
@@ -94,13 +85,12 @@ def test_a_reading_that_is_lost_moves_no_mean():
     ],
 )
 def test_too_little_read_is_no_energy(read, run):
-    """Protects J/image from a 0, from half of the devices, and from a guess over a hole."""
     assert sampler(*read).energy_j_per_image(windows((0.5, 1.5)), run) is None
 
 
 def test_a_gpus_power_is_that_of_its_counter(nvml, monkeypatch):
-    """Protects windows of less than a second on GPUs since Ampere, whose power NVML tells as a mean over a second: here
-    it lags, and says 100 W. A GPU that is divided (MIG) tells nothing: the sum of all slices is not the run's."""
+    """NVML's own power is a mean over a second: here it lags, and says 100 W. A GPU that is divided (MIG) tells
+    nothing: the sum of all slices is not the run's."""
     monkeypatch.setattr(telemetry, "PERIOD_S", 0.05)
     nvml(
         TotalEnergyConsumption=lambda gpu: round(time.monotonic() * 500_000),  # mJ of 500 W
@@ -119,10 +109,9 @@ def test_a_gpus_power_is_that_of_its_counter(nvml, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("visible", "expected"), [(None, [0, 1]), ("1,0", [1, 0]), ("1,", [1]), ("GPU-bb", [1]), ("GPU-x,1", [None, 1])]
+    ("visible", "expected"), [(None, [0, 1]), ("1,0", [1, 0]), ("GPU-bb", [1]), ("GPU-x,1", [None, 1])]
 )
 def test_gpus_are_found_by_number_and_uuid(nvml, monkeypatch, visible, expected):
-    """Protects telemetry from another GPU's readings."""
     nvml()
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -151,47 +140,41 @@ def sleeper():
 
 @pytest.mark.real_interpreter
 def test_two_suites_on_one_gpu_see_each_other(nvml, sleeper, tmp_path):
-    """Protects a reader from half a GPU's speed: the run's own ranks do not count, another suite's do, and so does what
-    was there before."""
-    mine, theirs = sleeper(RUN_DIR=str(tmp_path / "mine")), sleeper(RUN_DIR=str(tmp_path / "theirs"))
-    early, gone = sleeper(RUN_DIR=str(tmp_path / "mine")), 2**22 + 1  # above pid_max
-    on_gpu = [early]
+    """The run's own ranks do not count, another suite's do."""
+    mine, theirs = (sleeper(RUN_DIR=str(tmp_path / name)) for name in ("mine", "theirs"))
+    on_gpu = [mine, 2**22 + 1]  # the second has gone: it is above pid_max
     nvml(ComputeRunningProcesses=lambda gpu: [SimpleNamespace(pid=pid) for pid in on_gpu])
     found = Sampler(tmp_path / "mine")
-    numbers = []
-    for on_gpu in ([mine], [mine, gone], [mine, theirs, early], [mine]):  # noqa: B007
-        numbers.append(found._num_others(0))
-    assert numbers == [0, 0, 2, 0]
+    numbers = [found._num_others(0)]
+    on_gpu.append(theirs)
+    numbers.append(found._num_others(0))
+    assert numbers == [0, 1]
     found.rows = [{"device": "gpu0", "other_processes": number} for number in (None, *numbers)]
-    assert found.most_others(GPU) == 2 and found.most_others(GPU | {"device": "cpu"}) is None
+    assert found.most_others(GPU) == 1 and found.most_others(GPU | {"device": "cpu"}) is None
     nvml()
     assert found._num_others(0) is None
 
 
-BURN = "import time\nwhile time.process_time() < 1: pass\nprint(time.process_time(), flush=True)\n"
-
-
-@pytest.mark.real_interpreter  # the CPU time of children
 def test_shares_of_the_cores_time_by_hand(monkeypatch):
-    """Protects the cautions: what a child used is the run's own, steal is no program's, the rest is others'. Where
-    ranks are no children, as under Slurm, nobody can tell."""
+    """What children used is the run's own, steal is no program's, the rest is others'. Where ranks are no children, as
+    under Slurm, nobody can tell."""
     counters = iter([(10.0, 1.0, 100.0), (40.0, 6.0, 200.0), (40.0, 6.0, 200.0)])  # busy, stolen, all
+    own_s = iter([1.0, 11.0, 11.0])
     monkeypatch.setattr(telemetry, "_core_seconds", lambda: next(counters))
+    monkeypatch.setattr(telemetry, "_own_cpu_s", lambda: next(own_s))
     cores = CoreCounters()
-    burnt_s = float(subprocess.run([sys.executable, "-c", BURN], capture_output=True, check=True).stdout)
-    shares = cores.shares(rank_cpu_s=1.0)
-    assert shares["steal_pct"] == 5
-    assert 30 - burnt_s - 10 < shares["other_cpu_pct"] <= 30 - 1  # its start and this process used some, too
-    assert cores.shares(rank_cpu_s=1e6)["other_cpu_pct"] is None
+    assert cores.shares(rank_cpu_s=8.0) == {"steal_pct": 5, "other_cpu_pct": 20}
+    assert cores.shares(rank_cpu_s=12.0)["other_cpu_pct"] is None
 
 
 @pytest.mark.real_interpreter
 def test_a_program_that_is_no_child_of_the_run_is_seen():
-    """Protects the reading itself, from the kernel: a child that has not ended is nobody's yet, as a stranger's is."""
+    """A child that has not ended is nobody's yet, as a stranger's is."""
+    burn = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
     before, cores = telemetry._core_seconds(), CoreCounters()
-    with subprocess.Popen([sys.executable, "-c", BURN + "input()"], stdin=-1, stdout=-1, text=True) as stranger:
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=-1, stdout=-1, text=True) as stranger:
         stranger.stdout.readline()
         time.sleep(0.05)  # the kernel counts in ticks of 10 ms
         shares, after = cores.shares(rank_cpu_s=0.0), telemetry._core_seconds()
         stranger.communicate("\n")
-    assert shares["other_cpu_pct"] / 100 * (after[2] - before[2]) > 0.7
+    assert shares["other_cpu_pct"] / 100 * (after[2] - before[2]) > 0.3
