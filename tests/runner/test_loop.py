@@ -1,6 +1,6 @@
 """The loop and the record of each run: order, rows, charts, signals, and what is left after a kill.
 
-Loops and records are real; what they run is not, but for the last test. tests/faults has real runs.
+Loops and records are real; what they run is not. tests/faults has real runs.
 """
 
 import json
@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from fault_runs import processes_of, until
-from support import ONE_RUN, OURS, ROOT, SYNTHETIC_YAML, environment, hear_sigint, run_strategy, start_bench
+from support import ONE_RUN, OURS, ROOT, environment, hear_sigint, start_bench
 
 from benchmarks.common.config import FIELDS, Config
 from benchmarks.common.rows import WARM_UP, read_table
@@ -200,16 +200,3 @@ def test_ctrl_c_prints_no_traceback_of_a_program_that_starts(tmp_path):
         assert child_runner.run([sys.executable, "-c", program], stdout=output, stderr=output) == 0
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert (tmp_path / "output").read_text() == ""
-
-
-@pytest.mark.launches
-def test_a_run_by_hand_keeps_its_row_and_its_log_where_logs_are_a_link(tmp_path):
-    """Such as to another disk. The files by which ranks met are gone."""
-    results = tmp_path / "a set"
-    results.mkdir()
-    (tmp_path / "another disk").mkdir()
-    (results / "logs").symlink_to(tmp_path / "another disk")
-    (tmp_path / "a.yaml").write_text(SYNTHETIC_YAML + "steps: 3\nwarmup_steps: 0\nwindows: 1\nwindow_steps: 2\n")
-    row = run_strategy("ddp", results, CONFIG=tmp_path / "a.yaml", NPROC=2)
-    assert (row["status"], row["log_path"]) == ("ok", f"logs/{row['run_id']}/run.log"), row["reason"]
-    assert (results / row["log_path"]).exists() and not [*results.glob("logs/*/rendezvous")]

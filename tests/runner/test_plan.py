@@ -1,6 +1,5 @@
 """The plan: what is started, what counts as done already, and what a launcher of any checkout can rely on."""
 
-import os
 import shutil
 import subprocess
 
@@ -9,7 +8,6 @@ from support import NUM_TRAIN, draw_images, finish
 
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
-from benchmarks.common.rows import read_table
 from scripts.data import pack
 from scripts.runner import plan, preflight, rounds
 from scripts.shared import gpus, source_version
@@ -201,28 +199,6 @@ def test_a_contradictory_request_is_refused_at_once(make_request, monkeypatch, v
         make_request(**variables)
         ranks_and_nodes(2)
         preflight.check_rendezvous()
-
-
-# --- the interface between commits --------------------------------------------------------------------------------
-
-
-@pytest.mark.launches
-def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_request, checkout, tmp_path):
-    """The variables that a launcher is started with are all that it needs."""
-    args = "--epochs 1 --steps 4 --windows 1 --window-steps 2 --warmup-steps 1 --workers 0"
-    (run,) = planned(make_request(STRATEGIES="ddp", REPEATS=1, ARGS=args, DATA=tmp_path))
-    results = tmp_path / "a set"
-    folder, launcher_variables = plan.create_run_folder(run, results, "1/1")
-    assert os.path.isabs(launcher_variables["PYTHON"]) and folder.plan.is_absolute()
-    ours = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
-    env = ours | {"CUDA_VISIBLE_DEVICES": ""} | launcher_variables
-    command = ["bash", checkout / "launchers" / "ddp.sh", "--run", folder.plan]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (row,) = read_table(results, "runs").to_dict("records")
-    assert (row["status"], row["run_id"], row["commit"]) == ("ok", folder.run_id, "")  # the copy is in no repository
-    assert read_table(results, "settings").asked_hash.item() == run.requested_hash
-    assert not (checkout / "results").exists()
 
 
 # --- the source ---------------------------------------------------------------------------------------------------
