@@ -1,8 +1,8 @@
 """An interpreter for the processes that tests start, which has imported torch already.
 
 For each test conftest.py makes sys.executable the path of a client (client.py), which has a fork of a server
-(server.py) do what it was asked. The client becomes the real interpreter where a fork could not be the same, such as
-with LD_PRELOAD. The server is started when the first client connects, and ends with this process.
+(server.py) do what it was asked, or becomes the real interpreter where a fork could not be the same, such as with
+LD_PRELOAD. The server is started when the first client connects, and ends with this process.
 
 A test of signals, of imports, of start-up or of memory is marked real_interpreter. PRELOADED=no: all of them are.
 """
@@ -24,7 +24,6 @@ REAL = sys.executable
 KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR")  # as support.environment
 SHEBANG_BYTES = 127  # that the oldest kernels read
 IS_ON = sys.platform == "linux" and os.environ.get("PRELOADED") != "no"
-NAMESPACES = ("net", "mnt", "pid", "user", "ipc", "uts")
 SHARED = "PRELOADED_CLIENT"  # names the client to the worker processes of pytest-xdist
 _clients: list[str] = []
 
@@ -39,7 +38,7 @@ def choose(is_real: bool) -> None:
 
 
 def client() -> str:
-    """The path of the client; of the real interpreter where there can be none."""
+    """Its path; that of the real interpreter where there can be none."""
     if not IS_ON or len(_shebang()) > SHEBANG_BYTES or " " in os.path.realpath(REAL):
         return REAL
     if not _clients:
@@ -63,7 +62,7 @@ def _listen() -> str:
 
 
 def _start_when_needed(folder: str, listener: socket.socket) -> None:
-    """Start the server once somebody connects, who then waits until it has imported everything."""
+    """Once somebody connects, who then waits until the server has imported everything."""
     select.select([listener], [], [])
     ends_with_us, _ = os.pipe()  # the kernel closes the other end when this process ends
     descriptors = [listener.fileno(), ends_with_us]
@@ -87,8 +86,6 @@ def _write_client(folder: str) -> str:
         "REAL": REAL,
         "LANG": os.environb.get(b"LANG", b""),
         "LIBRARIES": os.environb.get(b"LD_LIBRARY_PATH", b""),
-        "USER": [os.getuid(), os.geteuid()],
-        "NAMESPACES": [(name, os.readlink(f"/proc/self/ns/{name}")) for name in NAMESPACES],
     }
     lines = [_shebang(), *(f"{name} = {value!r}" for name, value in constants.items())]
     path = Path(folder, "python")

@@ -2,11 +2,10 @@
 
     python server.py FOLDER LISTENING_DESCRIPTOR CONTROL_DESCRIPTOR
 
-A fork is a process of its own: its environment, folder, umask, limits, signals, descriptors and exit code are
-those that its client has or would have. What differs from a real interpreter: its parent is this server, and /proc
-shows the server's command line and environment; the client shows the right ones; a fork waits for no disk, as
-conftest.wait_for_no_disk says. The client passes signals on. When a client dies, its fork and what is in the fork's
-process group are killed. When CONTROL is closed, all are, and the server ends.
+A fork has the environment, folder, umask, limits, signals and descriptors of its client, which ends as it does and
+passes signals on. What differs from a real interpreter: its parent is this server, /proc shows the server's command
+line and environment, and a fork waits for no disk, as conftest.wait_for_no_disk says. When a client dies, its fork and
+the fork's process group are killed. When CONTROL is closed, all are, and the server ends.
 """
 
 import array
@@ -57,8 +56,6 @@ _LIBC = ctypes.CDLL(None)
 
 @dataclasses.dataclass
 class Request:
-    """What a client asks for."""
-
     arguments: list[str]
     environment: dict[bytes, bytes]
     numbers: list[int]
@@ -72,7 +69,7 @@ class Request:
 
 
 def receive(connection: socket.socket) -> Request:
-    """Read a request. Raises OSError or EOFError where the client has ended meanwhile."""
+    """Raises OSError or EOFError where the client has ended meanwhile."""
     connection.settimeout(REQUEST_LIMIT_S)
     space = socket.CMSG_SPACE(MOST_DESCRIPTORS * 4)
     head, ancillary, _, _ = connection.recvmsg(4, space)
@@ -151,7 +148,6 @@ class Server:
         return None
 
     def hear(self, number: int) -> None:
-        """Pass signals on; where the client has died, kill its fork."""
         try:
             signals = self.connections[number].recv(64)
         except OSError:
@@ -169,7 +165,6 @@ class Server:
             os.killpg(pid, signal.SIGKILL)
 
     def reap(self, ending: int) -> None:
-        """Tell a client how its fork has ended."""
         number = self.ends.pop(ending)
         connection, pid = self.connections.pop(number), self.pids.pop(number)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -199,7 +194,6 @@ def lead_as(client_pid: int) -> None:
 
 
 def become(request: Request, executable: str) -> None:
-    """Make this fork the process that the request describes."""
     take_descriptors(request)
     os.umask(request.umask)
     take_from_client(request.client_pid)
@@ -242,12 +236,9 @@ def take_descriptors(request: Request) -> None:
 
 
 def take_from_client(client_pid: int) -> None:
-    """Its folder, cores, nice value and limits."""
+    """Its folder, cores and limits."""
     os.chdir(f"/proc/{client_pid}/cwd")
     os.sched_setaffinity(0, os.sched_getaffinity(client_pid))
-    difference = os.getpriority(os.PRIO_PROCESS, client_pid) - os.getpriority(os.PRIO_PROCESS, 0)
-    if difference:
-        os.nice(difference)
     for name in dir(resource):
         if name.startswith("RLIMIT_"):
             which = getattr(resource, name)
@@ -335,7 +326,6 @@ def run(arguments: list[str], base_path: list[str]) -> None:
 
 
 def import_sitecustomize() -> None:
-    """As site does."""
     try:
         import sitecustomize  # noqa: F401
     except ImportError as error:
@@ -377,14 +367,14 @@ def end(code: int) -> None:
 
 
 def free_nothing_at_exit() -> None:
-    """Have forks end without the finalizers of the modules imported here, which free memory that ends with the process:
-    a third of the time of a fork that does nothing. A fork's own run."""
+    """Finalizers of the modules imported here take a third of the time of a fork that does nothing. A fork's own
+    run."""
     for finalizer in list(weakref.finalize._registry):
         finalizer.atexit = False
 
 
 def show(error: BaseException) -> None:
-    """Print what the interpreter prints of an uncaught exception: without the frames of this file."""
+    """As the interpreter does, without the frames of this file."""
     shown = error.__traceback__
     while shown is not None and shown.tb_frame.f_code.co_filename == __file__:
         shown = shown.tb_next

@@ -32,22 +32,16 @@ def make_devices(tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize(
-    "system, processor, words",
-    [("Linux", "riscv64", "riscv64 are not supported"), ("Darwin", "arm64", "macOS is not supported")],
-)
-def test_what_is_not_linux_gets_a_sentence(system, processor, words, monkeypatch, capsys):
-    """Protects the first minute on a Mac, which ended in a traceback after all downloads."""
-    monkeypatch.setattr(platform, "system", lambda: system)
-    monkeypatch.setattr(platform, "machine", lambda: processor)
+def test_another_processor_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(SystemExit) as stopped:
         first_minute.refuse_machine()
-    assert stopped.value.code == 2 and words in capsys.readouterr().err
+    assert stopped.value.code == 2 and "riscv64 are not supported" in capsys.readouterr().err
 
 
 @pytest.mark.real_interpreter
 def test_a_system_without_fcntl_gets_its_sentence():
-    """Protects native Windows, where importing a lock fails: bench refuses before it imports anything of Linux."""
+    """Such as Windows, where importing a lock fails: bench refuses before it imports anything of Linux."""
     code = (
         "import platform, sys; sys.modules['fcntl'] = sys.modules['pwd'] = None; platform.system = lambda: 'Windows'; "
         "import runpy; sys.argv[:] = ['bench', '--help']; runpy.run_path('bench', run_name='__main__')"
@@ -59,21 +53,20 @@ def test_a_system_without_fcntl_gets_its_sentence():
 @pytest.mark.parametrize(
     "devices, words",
     [
-        ((), "no GPU: the suite runs on the CPU"),
         (LAPTOP, "/dev/dri/renderD128 is not an NVIDIA GPU, and is not used: the suite runs on the CPU"),
         (WORKSTATION, "2 NVIDIA GPUs"),
         (("dxg",), "GPUs through WSL's /dev/dxg, if nvidia-smi lists one"),
     ],
 )
 def test_set_up_says_what_the_machine_is(devices, words, make_devices):
-    """A device node alone, as on laptops, is no accelerator: they go on on the CPU."""
+    """A device node alone, as on laptops, is no accelerator."""
     make_devices(devices)
     assert words in first_minute.describe_machine()[0]
     assert devices == WORKSTATION or machine.usable_gpus() == 0
 
 
 def test_a_set_up_that_would_not_end_is_refused_before_the_download(monkeypatch, tmp_path):
-    """Protects hours of a slow network, and a fresh Ubuntu, whose Python makes no environment."""
+    """For want of disk, or on a fresh Ubuntu, whose Python makes no environment."""
     monkeypatch.delenv("TORCH_INDEX", raising=False)
     monkeypatch.setattr(first_minute.shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=5e9))
     assert "needs about 7 GB" in first_minute.why_no_set_up(tmp_path)
@@ -84,7 +77,7 @@ def test_a_set_up_that_would_not_end_is_refused_before_the_download(monkeypatch,
 
 
 def test_a_login_node_is_told_which_torch_its_nodes_need(make_devices, monkeypatch):
-    """Protects a queue of hours: the newest torch runs on no V100, and the login node has no GPU that says so."""
+    """The newest torch runs on no V100, and the login node has no GPU that says so."""
     make_devices(())
     monkeypatch.setattr(first_minute.shutil, "which", lambda name: f"/usr/bin/{name}")
     newest, oldest = builds.BUILDS
@@ -94,7 +87,7 @@ def test_a_login_node_is_told_which_torch_its_nodes_need(make_devices, monkeypat
 
 @pytest.mark.parametrize(("hip", "found", "words"), [("6.4.1", "cuda", "for ROCm"), (None, "xpu", "XPU")])
 def test_another_accelerator_is_refused(make_devices, monkeypatch, hip, found, words):
-    """Protects a user of ROCm, XPU or MPS from the CPU's figures under the GPU's name."""
+    """It would get the CPU's figures under the GPU's name."""
     make_devices(LAPTOP)
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device(found))

@@ -12,7 +12,6 @@ pytestmark = pytest.mark.real_interpreter  # .venv/bin/python is what set-up has
 
 
 def test_a_library_is_built_once_and_its_failure_is_remembered(tmp_path, monkeypatch):
-    """Protects five rounds from five builds of two minutes, and the reason in each row."""
     monkeypatch.setattr(libraries, "VENV", tmp_path)
     monkeypatch.delenv("SETUP", raising=False)
     python, codes = str(tmp_path / "bin/python"), iter([-15, 1])
@@ -50,7 +49,7 @@ echo "$*" >>'{prefix}/calls'
 
 
 def horovod(folder, wheel="mkdir $2 && touch $2/x.whl"):
-    """The script, with a stand-in for the interpreter: what is done, and which calls the interpreter got."""
+    """The script as it ended, and the calls that a stand-in for the interpreter got."""
     put(folder / "bin", python=PYTHON.format(prefix=folder, wheel=wheel))
     env = {"PATH": os.environ["PATH"], "PYTHON": str(folder / "bin/python"), "HOME": str(folder)}
     (folder / "calls").write_text("")
@@ -60,7 +59,7 @@ def horovod(folder, wheel="mkdir $2 && touch $2/x.whl"):
 
 
 def test_the_script_says_in_one_line_why_it_fails_and_keeps_its_wheel(tmp_path):
-    """Protects the row of a skipped run, and two minutes in a second clone, and after each new set-up."""
+    """A second clone, and each new set-up, finds the wheel."""
     done, _ = horovod(tmp_path, wheel="echo 'fatal error: cuda.h: No such file'; exit 1")
     reason = (tmp_path / "horovod.failed").read_text()
     assert done.returncode == 1 and reason.count("\n") == 1
