@@ -17,7 +17,7 @@ if typing.TYPE_CHECKING:
 
     from scripts.runner.request import Request
 
-LIMIT_S, SLOW_LIMIT_S = 1800, 3600  # of one test, with the fixtures that it is the first to need
+LIMIT_S = 1800  # of one test, with the fixtures that it is the first to need
 
 
 def pytest_configure(config):
@@ -27,14 +27,11 @@ def pytest_configure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    is_long = any(item.get_closest_marker(name) for name in ("slow", "faults"))
-    limit_s = SLOW_LIMIT_S if is_long else LIMIT_S
-
     def late(*_):
-        raise TimeoutError(f"{item.nodeid} did not end in {limit_s} s")
+        raise TimeoutError(f"{item.nodeid} did not end in {LIMIT_S} s")
 
     signal.signal(signal.SIGALRM, late)
-    signal.alarm(limit_s)
+    signal.alarm(LIMIT_S)
     try:
         return (yield)
     finally:

@@ -1,4 +1,4 @@
-"""Real runs with planted faults, a look for what they leave, and the matrix."""
+"""Real runs with planted faults, and a look for what they leave."""
 
 import dataclasses
 import math
@@ -38,7 +38,6 @@ class Ended:
     code: int
     output: str
     results: Path
-    ended_at: float
 
     @property
     def row(self) -> dict:
@@ -53,12 +52,6 @@ class Ended:
     def causes(self) -> list[dict]:
         """Of its ranks, the earliest first."""
         return RunFolder(self.results / "logs" / self.row["run_id"]).causes()
-
-    @property
-    def seconds(self) -> float:
-        """From the planted fault to the end of the launcher."""
-        moments = sorted(self.results.glob("logs/*/fault-at"), key=lambda path: path.stat().st_mtime)
-        return self.ended_at - float(moments[-1].read_text())
 
 
 def patience(seconds: int) -> int:
@@ -99,10 +92,9 @@ def finish(process: subprocess.Popen, results: Path) -> Ended:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
         pytest.fail(f"not ended after {LONGEST_S} s: {process.args}")
-    ended_at = time.monotonic()
     output = output_of(results).read_text(errors="replace")
     print(output)  # pytest shows it if the test fails
-    return Ended(code, output, results, ended_at)
+    return Ended(code, output, results)
 
 
 def run(strategy: str, results: Path, fault: str | None = None, **variables) -> Ended:
@@ -136,28 +128,3 @@ def processes_of(folder: Path) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
-
-
-class Matrix:
-    """A plugin that prints them after the tests."""
-
-    def __init__(self):
-        self.lines: list[tuple[int, str, str, str]] = []
-
-    def add(self, number: int, fault: str, ended: str, seconds: float | None = None) -> None:
-        """seconds: from the fault to the end of the run."""
-        self.lines.append((number, fault, ended, "" if seconds is None else f"{seconds:.1f}"))
-
-    def skip(self, number: int, fault: str, why: str) -> None:
-        """A row that does not apply on this machine."""
-        self.add(number, fault, f"not here: {why}")
-        pytest.skip(why)
-
-    def markdown(self) -> str:
-        cells = [("#", "fault", "ended with", "seconds"), ("---",) * 4]
-        cells += [(str(number), *rest) for number, *rest in sorted(self.lines, key=lambda line: line[0])]
-        return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in cells)
-
-    def pytest_terminal_summary(self, terminalreporter) -> None:
-        terminalreporter.write_sep("=", "faults; seconds from the fault to the end of the run")
-        terminalreporter.write(self.markdown())

@@ -119,7 +119,6 @@ def submit(cluster, tmp_path, tiny_data, tiny_config):
         each.process.wait(60)
 
 
-@pytest.mark.faults
 def test_all_strategies_take_turns_in_one_job_which_goes_on_after_a_requeue(submit):
     """One job, two nodes in the rows of what spans them, put back into the queue in the middle of a run, and no
     finished run is run twice."""
@@ -141,7 +140,6 @@ def test_all_strategies_take_turns_in_one_job_which_goes_on_after_a_requeue(subm
     assert (job.results / "job.log").read_text().count(f"job {number} runs on node[1-2]") == 2
 
 
-@pytest.mark.faults
 def test_ctrl_c_cancels_the_job(submit, tmp_path):
     """Protects the cluster, and what was trained: the tasks have the time to write a checkpoint."""
     job = submit("slurm", "--", "--epochs", "999", "--checkpoint-dir", str(tmp_path / "kept"))
@@ -153,7 +151,6 @@ def test_ctrl_c_cancels_the_job(submit, tmp_path):
     assert job.job() == "" and (tmp_path / "kept" / "slurm-1" / "last.pt").exists()
 
 
-@pytest.mark.faults
 def test_a_job_near_its_time_limit_resumes_from_its_checkpoint(submit, tmp_path):
     """Slurm's warning is sent by hand: how far a run gets within minutes depends on the machine."""
     job = submit("slurm", "--repeats", "1", "--", "--epochs", "30", "--checkpoint-dir", str(tmp_path / "kept"))

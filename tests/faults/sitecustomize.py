@@ -3,7 +3,7 @@
     FAULT="raise rank=1 step=3" PYTHONPATH=tests/faults launchers/ddp.sh
 
 It wraps the `step` of the Strategy that engine.fit gets, so that the suite itself has no hook for its tests.
-Without `rank` every rank is hit, without `step` the first step. RUN_DIR/fault-at gets the moment.
+Without `rank` every rank is hit, without `step` the first step. RUN_DIR/fault-at is there from the fault on.
 
 COLLECTIVES=folder has each rank note there what it asks of the others, a line each, before it asks.
 """
@@ -16,7 +16,6 @@ import io
 import itertools
 import json
 import os
-import select
 import signal
 import sys
 import time
@@ -51,7 +50,7 @@ def plant(engine) -> None:
 
 def tell_moment() -> None:
     if "RUN_DIR" in os.environ and not (moment := Path(os.environ["RUN_DIR"], "fault-at")).exists():
-        moment.write_text(str(time.monotonic()))
+        moment.touch()
 
 
 def raise_here():
@@ -60,11 +59,6 @@ def raise_here():
 
 def hang_here():
     time.sleep(3600)
-
-
-def set_clock_back():
-    """An hour: through the file that libfaketime reads, where it is loaded."""
-    Path(os.environ["FAKETIME_TIMESTAMP_FILE"]).write_text("-3600s\n")
 
 
 def fill_disk():
@@ -133,10 +127,7 @@ BEFORE = {
     "hang": hang_here,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "slow": lambda: time.sleep(float(os.environ.get("SLOW_S", "0.2"))),
-    "exit": lambda: os._exit(0),
-    "clock": set_clock_back,
     "fill": fill_disk,
 }
 
@@ -170,8 +161,6 @@ def after_engine(engine) -> None:
         record_collectives(engine.torch)
 
 
-if "FAKETIME_TIMESTAMP_FILE" in os.environ:  # libfaketime 0.9.10 refuses the sleeps that Python 3.11 asks for
-    time.sleep = lambda seconds: select.select([], [], [], seconds)
 if "FAULT" in os.environ or "COLLECTIVES" in os.environ:
     AfterImport("benchmarks.common.engine", after_engine)
 if "COLLECTIVES" in os.environ:

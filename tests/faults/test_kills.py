@@ -1,9 +1,5 @@
 """SIGKILL, and Ctrl-C twice, at random moments of real suites: every row is true, no process is left after 15 s,
-and the same command finishes the set.
-
-    make test-faults
-    .venv/bin/python -m pytest tests/faults/test_kills.py -k "kill and 7"
-"""
+and the same command finishes the set."""
 
 import contextlib
 import csv
@@ -21,7 +17,7 @@ from support import ROOT
 
 from benchmarks.common.rows import read_table
 
-pytestmark = [pytest.mark.real_interpreter, pytest.mark.faults]
+pytestmark = pytest.mark.real_interpreter
 
 NUM_KILLS, GONE_S = 20, 15
 VICTIMS = {  # by what is in the command line
@@ -54,7 +50,7 @@ def run_of(process: psutil.Process) -> Path | None:
 
 
 def suite(rng: random.Random, *strategies: str) -> dict:
-    """The options of a suite of one to six runs."""
+    """Options for one to six runs."""
     choices = strategies or ("single", "ddp", "ddp single")
     return {"STRATEGIES": rng.choice(choices), "REPEATS": rng.choice([1, 2, 3]), "NPROC": 2}
 
@@ -88,7 +84,6 @@ def check_set_is_finished(results: Path, options: dict) -> None:
 
 @pytest.mark.parametrize("number", range(NUM_KILLS))
 def test_a_kill_at_any_moment_leaves_true_rows_and_no_process(tmp_path, number):
-    """Protects `every attempt ends in one row, or is run again`, from the kernel where memory is short."""
     rng, results = random.Random(number), tmp_path / "a set"
     kind, patience_s = [*VICTIMS][number % len(VICTIMS)], rng.uniform(0, 3)
     options = suite(rng, "ddp", "ddp single") if kind == "torchrun" else suite(rng)
@@ -115,7 +110,7 @@ def test_a_kill_at_any_moment_leaves_true_rows_and_no_process(tmp_path, number):
 
 @pytest.mark.parametrize("number", range(3))
 def test_loop_and_record_killed_at_once_leave_nothing(tmp_path, number):
-    """Protects the machine where nobody of ours is left to end the run: torchrun once hung in its own start."""
+    """Nobody of ours is left to end the run."""
     rng, results = random.Random(number), tmp_path / "a set"
     options = {"STRATEGIES": "ddp", "REPEATS": 1, "NPROC": 2}
     process = start_suite(results, options)
