@@ -1,4 +1,4 @@
-"""What the tests share: a small folder of real photographs, launchers run for real, and a recording interpreter."""
+"""What the tests share: a folder of small images, launchers run for real, and a recording interpreter."""
 
 import json
 import os
@@ -274,7 +274,7 @@ if "RUN_DIR" in os.environ:
     strategy, number = folder.name.split("-")[:2]
     while number != "0" and os.path.exists(os.environ.get("WAIT_WHILE", "")):
         time.sleep(0.05)
-    if os.environ.get("WARM_UP_FAILS") if number == "0" else strategy == os.environ.get("FAILS"):
+    if number != "0" and strategy == os.environ.get("FAILS"):
         sys.exit("planted failure")
     wall = {"boot_id": "x", "started_at": time.monotonic(), "ended_at": time.monotonic(), "parts": {}}
     if os.environ.get("LEAVES") != "nothing":
@@ -286,9 +286,8 @@ if "RUN_DIR" in os.environ:
 class Recorder:
     """A PYTHON that records commands instead of running them, in a folder with a space in its name.
 
-    Modules in PASSED_ON go to the interpreter of tests. A run leaves the summary that makes it ok, or fails where FAILS
-    names the strategy, or waits as long as the file WAIT_WHILE is there; what warms the machine fails where
-    WARM_UP_FAILS is set.
+    Modules in PASSED_ON go to the interpreter of tests. A run that counts leaves the summary that makes it ok, or fails
+    where FAILS names the strategy, or waits as long as the file WAIT_WHILE is there.
     """
 
     def __init__(self, folder: Path):

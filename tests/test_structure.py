@@ -68,7 +68,7 @@ def test_imports_point_one_way():
 
 
 def test_a_module_of_common_imports_those_before_it():
-    """Protects who reads common from front to back, from circles and from imports in functions that hide one."""
+    """Also by imports in functions."""
     wrong = set()
     for path in ROOT.glob("benchmarks/common/[!_]*.py"):
         before = COMMON[: COMMON.index(path.stem)]
@@ -80,7 +80,6 @@ def test_a_module_of_common_imports_those_before_it():
 @pytest.mark.real_interpreter
 @pytest.mark.launches
 def test_what_only_reads_tables_needs_no_torch():
-    """Protects a laptop that draws a cluster's results."""
     code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(f'scripts.{name}')\n"
     code += "    if {'torch', 'torchvision'} & sys.modules.keys(): sys.exit(f'{name} imports torch')"
     command = [sys.executable, "-c", code, *READS_RESULTS]
