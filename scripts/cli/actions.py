@@ -1,8 +1,5 @@
-"""Commands that are more than one function of a module.
-
-A function gets the command's options, what follows `--`, and with --json a dict for the result; it returns the exit
-code. What loads torch is imported when it is needed.
-"""
+"""Commands that are more than one function of a module. Each gets the command's options, what follows `--`, and with
+--json a dict for the result; it returns the exit code. What loads torch is imported when it is needed."""
 
 import dataclasses
 import os
@@ -26,7 +23,7 @@ AB_FAILED = 4
 
 
 def ensure_data(options: Any) -> int:
-    """Make imagenet-mini, where no data set is named; returns the exit code."""
+    """imagenet-mini, where no data set is named."""
     if getattr(options, "data", None):
         return 0
     from scripts.data import mini
@@ -35,8 +32,7 @@ def ensure_data(options: Any) -> int:
 
 
 def use_strategy_dir(options: Any) -> None:
-    """Have names of strategies found in the folder that --strategy-dir names. It chooses code to run: only this option
-    sets it."""
+    """Of --strategy-dir. It chooses code to run: only this option sets it."""
     from scripts.shared.external import FOLDER_VARIABLE
 
     os.environ.pop(FOLDER_VARIABLE, None)
@@ -79,7 +75,7 @@ def run_slurm(options: SlurmOptions, flags: Sequence[str]) -> int:
 
 
 def ab(options: study_options.AbOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
-    """It ends with 1 for one reason alone, that B is slower: what crashes ends with AB_FAILED."""
+    """It ends with 1 where B is slower, and for nothing else: what crashes ends with AB_FAILED."""
     use_strategy_dir(options)
     try:
         from scripts.studies.ab import ab
@@ -123,13 +119,9 @@ def profile(options: study_options.ProfileOptions, flags: Sequence[str]) -> int:
     from scripts.studies.profile import profile_step
 
     use_strategy_dir(options)
-    use_num_ranks(options.nproc)
+    if options.nproc:
+        os.environ["NPROC"] = str(options.nproc)
     return profile_step.profile_on_ranks(options, flags)
-
-
-def use_num_ranks(nproc: int | None) -> None:
-    if nproc:
-        os.environ["NPROC"] = str(nproc)
 
 
 # --- data, and the rest -------------------------------------------------------------------------------------------
@@ -143,5 +135,5 @@ def list_flags(options: NoOptions, flags: Sequence[str]) -> int:
 
 
 def nothing(options: NoOptions, flags: Sequence[str]) -> int:
-    """The set-up was done before (start.py)."""
+    """start.py has set up."""
     return 0

@@ -6,22 +6,19 @@ import difflib
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """One command."""
-
     words: str
     """What a person types after ./bench."""
     summary: str
     example: str
-    """What follows ./bench in an example."""
     options: str
-    """The class of its options, as `module.Class` below scripts."""
+    """`module.Class` below scripts."""
     action: str
-    """A function of scripts/cli/actions.py; with dots `module.function` below scripts, which gets the options
-    and, with --json, the dict for the result."""
+    """A function of actions.py; with dots `module.function` below scripts, which gets the options and, with --json, the
+    dict for the result."""
     flags: str = ""
     """What may follow `--`."""
     heading: str = ""
-    """Printed above this command, where a section begins with it."""
+    """Of the section that begins with it."""
 
 
 FLAGS_HELP = "configuration fields, such as --global-batch 64; `./bench flags` lists all"
@@ -232,7 +229,6 @@ def nearest_commands(words: list[str]) -> str:
 
 
 def overview(group: str = "") -> str:
-    """The text of ./bench --help, or of one group's."""
     shown = [command for command in COMMANDS if not group or command.words.startswith(f"{group} ")]
     width = max(len(command.words) for command in shown)
     lines = [f"usage: ./bench {group or 'COMMAND'} {'COMMAND ' if group else ''}[OPTION ...] [-- FLAG ...]"]

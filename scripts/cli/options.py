@@ -1,4 +1,4 @@
-"""Options of the commands that take RunOptions and more. Imports nothing heavy: --help reads them."""
+"""Options of ./bench run and ./bench slurm. Imports nothing heavy: --help reads them."""
 
 import dataclasses
 
@@ -8,8 +8,6 @@ from scripts.shared.option_types import Flag, OptionalInt, OptionalPath, Optiona
 
 @dataclasses.dataclass(frozen=True)
 class BenchRunOptions(RunOptions):
-    """What `./bench run` takes: RunOptions are those that `./bench slurm` has, too."""
-
     one_gpu: Flag = False
     """What one GPU can compare, in one process: precision, layout, compile, the optimizer's kernel."""
     strategy_dir: OptionalPath = None

@@ -1,4 +1,4 @@
-"""Runs one command of ./bench: parses its options, makes typed paths absolute, calls its function."""
+"""One command of ./bench: parses its options, makes typed paths absolute, calls its function."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ TYRO = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
 
 
 def main(words: list[str], from_folder: Path) -> int:
-    """The exit code. from_folder: where the command was typed."""
+    """Returns the exit code. from_folder: where the command was typed."""
     guard_output()
     if words[0].startswith("--tyro-"):
         return complete(words)
@@ -40,7 +40,6 @@ def main(words: list[str], from_folder: Path) -> int:
 
 
 def run_words(words: list[str], from_folder: Path) -> int:
-    """Parse the words of a command and run it."""
     command, rest = find_command(words)
     assert command is not None  # start.py has refused other words
     typed, flags = split_at_dashes(rest)
@@ -59,7 +58,6 @@ def run_words(words: list[str], from_folder: Path) -> int:
 
 
 def act(command: Command, options: Any, flags: Sequence[str], *results: dict[str, Any]) -> int:
-    """results: of a command with --json, the dict for its result."""
     function = action_of(command)
     if "." in command.action:
         return function(options, *results) or 0
@@ -67,7 +65,6 @@ def act(command: Command, options: Any, flags: Sequence[str], *results: dict[str
 
 
 def action_of(command: Command) -> Any:
-    """The command's function, whose module may load torch."""
     if "." in command.action:
         return named_below_scripts(command.action)
     return getattr(actions, command.action)
@@ -78,39 +75,35 @@ def options_class(command: Command) -> Any:
 
 
 def named_below_scripts(place: str) -> Any:
-    """What `module.name` stands for."""
     module, _, name = place.rpartition(".")
     return getattr(importlib.import_module(f"scripts.{module}"), name)
 
 
 def describe(command: Command) -> str:
-    """The text above the options in a command's help."""
     lines = [f"{command.summary[0].upper()}{command.summary[1:]}.", f"Example: ./bench {command.example}"]
     return "\n\n".join([*lines, *([f"After --: {command.flags}."] if command.flags else [])])
 
 
 def parse(command: Command, words: Sequence[str]) -> Any:
-    """Exits with 2 for words that it does not have."""
     return tyro.cli(
         options_class(command), prog=f"./bench {command.words}", description=describe(command), args=words, config=TYRO
     )
 
 
 def complete(words: Sequence[str]) -> int:
-    """Print or write tyro's shell completion of all commands."""
+    """By tyro, for the shell."""
     tyro.cli(command_tree(), prog="bench", args=words, config=TYRO)
     return 0
 
 
 def annotated(options: Any, name: object) -> Any:
-    """Annotated[options, name], of a type that only runtime knows."""
+    """Annotated of a type that only runtime knows."""
     form: Any = Annotated
     return form[options, name]
 
 
 def command_tree() -> Any:
     """All commands as one type, whose subcommands tyro completes."""
-    tops: list[Any] = []
     groups: dict[str, list[Any]] = {}
     for command in COMMANDS:
         group, _, name = command.words.rpartition(" ")
@@ -124,7 +117,7 @@ def command_tree() -> Any:
 
 
 def options_from_folder(options: Any, folder: Path) -> Any:
-    """The options, with absolute paths for what was typed: a default, passed on as it is, is a path in the checkout."""
+    """With absolute paths for what was typed: a default is a path in the checkout."""
     if folder == ROOT:
         return options
     changed = {}
@@ -150,7 +143,7 @@ def _from_folder(value: Any, folder: Path, text_is_path: bool) -> Any:
 
 @contextlib.contextmanager
 def json_output(enabled: bool) -> Iterator[Any]:
-    """Where `enabled`, all that is printed meanwhile goes to stderr; what this yields prints an object on stdout."""
+    """All that is printed meanwhile goes to stderr; what this yields prints an object on stdout."""
     if not enabled:
         yield lambda found: None
         return

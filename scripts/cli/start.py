@@ -1,5 +1,5 @@
-"""What ./bench does before anything is installed: help, set-up, and the change to the suite's interpreter. Standard
-library only, and quick."""
+"""What ./bench does before anything is installed: help, set-up, the change to the suite's interpreter. Standard library
+only."""
 
 import os
 import signal
@@ -18,12 +18,11 @@ from scripts.shared.forward_signals import ENDING_SIGNALS, end_on_signals
 from scripts.shared.repository import ROOT
 
 STARTED = "BENCH_STARTED_FROM"
-"""Set for the second start, by the suite's interpreter: where the user typed the command."""
+"""Where the user typed the command; set for the second start, by the suite's interpreter."""
 HELP = ("--help", "-h")
 
 
 def start(words: list[str]) -> NoReturn:
-    """Run the command line by the suite's interpreter; ends with its exit code."""
     end_on_signals()
     from_folder = os.environ.pop(STARTED, "")
     variables.prepare(os.environ)
@@ -60,7 +59,6 @@ def start(words: list[str]) -> NoReturn:
 
 
 def run_here(words: list[str], from_folder: Path) -> NoReturn:
-    """Run the command in this interpreter, which has the packages."""
     try:
         from scripts.cli.run_command import main
     except ImportError as error:
@@ -78,7 +76,6 @@ def interpreter() -> str:
 
 
 def can_start(python: str) -> bool:
-    """Whether there is such a program."""
     return any(
         os.access(os.path.join(folder, python), os.X_OK)
         for folder in ([""] if os.sep in python else os.environ.get("PATH", "").split(os.pathsep))
@@ -86,8 +83,7 @@ def can_start(python: str) -> bool:
 
 
 def prepare(with_libraries: bool) -> None:
-    """Make .venv current; exits with 2 where it cannot be made. with_libraries: TORCH chooses anew, Horovod and Apex
-    are built."""
+    """Exits with 2 where .venv cannot be made. with_libraries: TORCH chooses anew, Horovod and Apex are built."""
     try:
         install(again=with_libraries)
     except (UserError, OSError, subprocess.CalledProcessError) as error:

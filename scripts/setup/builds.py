@@ -25,7 +25,7 @@ REMEDY = (
 class Gpu:
     name: str
     capability: str
-    """Compute capability, such as 7.0; [N/A] where nobody knows."""
+    """Such as 7.0; [N/A] where nobody knows."""
     driver: str
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class TorchBuild:
         return re.findall(r"^torch==(\S+)", (ROOT / self.lock).read_text(), re.MULTILINE)[0]
 
     def why_not(self, gpu: Gpu) -> str:
-        """Why it does not run there; '' where it does."""
+        """'' where it runs there."""
         if platform.machine() not in self.processors:
             return f"CUDA {self.cuda} builds are not made for {platform.machine()}"
         if () < _numbers(gpu.capability) < self.capability:
@@ -58,8 +58,8 @@ class TorchBuild:
         return ""
 
 
-# From 2.11 on PyPI's torch is a CUDA 13 build, which has no Volta: pytorch issues 172352, 177975 and 190385, and the
-# wheels' own requirements (nvidia-*-cu12 up to 2.10). Drivers: CUDA's compatibility guide, minor-version compatibility.
+# From 2.11 on PyPI's torch is a CUDA 13 build, which has no Volta: pytorch issues 172352, 177975 and 190385. Drivers:
+# CUDA's compatibility guide, minor-version compatibility.
 BUILDS = (
     TorchBuild("requirements.lock", "torch>=2.11", 13, (7, 5), 580, ("x86_64", "aarch64")),
     TorchBuild("requirements-torch2.10.lock", "torch<2.11", 12, (7, 0), 525, ("x86_64",)),
@@ -93,7 +93,7 @@ def query_gpus() -> tuple[list[Gpu], str]:
         try:
             code = process.wait(NVIDIA_SMI_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            process.kill()  # and not waited for: in a sick driver it cannot even be killed
+            process.kill()  # and not waited for: in a sick driver it may not end
             return [], f"nvidia-smi did not answer in {NVIDIA_SMI_TIMEOUT_S} s"
         file.seek(0)
         output = file.read()

@@ -1,9 +1,8 @@
-"""Removes the result sets that are not published, after a question. Sets and checkouts that are in use stay.
+"""Removes the result sets that are not published, after a question. Sets and checkouts that are in use stay. Standard
+library only.
 
     make clean              # asks on the terminal
     make clean YES=yes      # does not ask
-
-Standard library only.
 """
 
 import contextlib

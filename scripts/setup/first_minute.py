@@ -1,4 +1,4 @@
-"""What this machine is, said before anything is downloaded. The standard library alone, without what only Linux has."""
+"""What this machine is, said before anything is downloaded. The standard library, without what only Linux has."""
 
 import importlib.util
 import os
@@ -13,13 +13,13 @@ from scripts.setup.builds import BUILDS
 
 PROCESSORS = ("x86_64", "aarch64")
 WSL = "dxg"
-"""The device node of Windows' GPUs in WSL, which has no /dev/nvidia0."""
+"""The device node of GPUs in WSL, which has no /dev/nvidia0."""
 OTHER_SYSTEMS = {
     "Darwin": "macOS is not supported: take a Linux machine, or a Linux virtual machine for a try on the CPU",
     "Windows": "Windows is not supported; install WSL (wsl --install), and type the same there",
 }
 NEEDED_GB, NEEDED_CPU_GB = 7.0, 4.0
-"""Of set-up: its .venv had 6.0 GB with PyPI's torch (2.15.0, x86-64), of which 3.1 GB were NVIDIA's libraries."""
+"""Of .venv: it had 6.0 GB with PyPI's torch 2.15.0 for x86-64, of which 3.1 GB were NVIDIA's libraries."""
 
 
 def refuse_machine() -> None:
@@ -34,7 +34,6 @@ def refuse_machine() -> None:
 
 
 def describe_machine() -> list[str]:
-    """Lines for the user before the first download."""
     found = {"g++": shutil.which("g++"), "Python.h": Path(sysconfig.get_path("include"), "Python.h").exists()}
     missing = [name for name, there in found.items() if not there]
     lines = [f"{platform.system()} {platform.machine()}, Python {platform.python_version()}; {describe_devices()}"]
@@ -51,7 +50,7 @@ def describe_machine() -> list[str]:
 
 
 def describe_devices() -> str:
-    """A node alone shows no GPU that computes: laptops have one of their display."""
+    """Laptops have a node of their display."""
     devices = machine.list_devices()
     if num_nvidia := sum(name.startswith("nvidia") for name in devices):
         return f"{num_nvidia} NVIDIA GPU{'s' * (num_nvidia > 1)}"
@@ -68,7 +67,7 @@ def unused_device_line() -> str:
 
 
 def why_no_set_up(venv: Path) -> str:
-    """Why set-up would not end here; '' where it would."""
+    """'' where set-up would end."""
     if importlib.util.find_spec("ensurepip") is None:
         return (
             "python3 cannot make virtual environments here; Debian and Ubuntu: sudo apt install python3-venv, then the "

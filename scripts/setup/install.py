@@ -55,7 +55,7 @@ def hash_of_lists() -> str:
 
 
 def has_its_interpreter(venv: Path) -> bool:
-    """A system's upgrade may put another version behind its name, which sees none of the packages."""
+    """An upgrade may put another version behind its name, which sees none of the packages."""
     python = (venv / "bin/python").resolve()
     with contextlib.suppress(OSError):
         made_with = f"executable = {python}" in (venv / "pyvenv.cfg").read_text().splitlines()
@@ -87,12 +87,12 @@ def make(venv: Path) -> None:
 
 
 def torch_in(venv: Path) -> list[Path]:
-    """The folder that names torch's version, such as torch-2.15.0.dist-info."""
+    """Such as torch-2.15.0.dist-info."""
     return [*venv.glob("lib/python*/site-packages/torch-*.dist-info")]
 
 
 def clear(venv: Path) -> None:
-    """Remove what is left of an environment, but for the lock, which this process holds."""
+    """All but the lock, which this process holds."""
     for path in venv.iterdir() if (venv / "pyvenv.cfg").exists() else ():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -101,7 +101,7 @@ def clear(venv: Path) -> None:
 
 
 def choose_requirements(torch: str, use_lock: bool) -> tuple[list[str], str]:
-    """The words that say what to install, and why. torch: a version, or empty. Raises UserError."""
+    """Words of an installer, and why. torch: a version, or empty. Raises UserError."""
     if torch:
         locked = [build for build in BUILDS if f"{build.torch}.".startswith(f"{torch}.")] if use_lock else []
         return ["-r", locked[0].lock] if locked else ["-r", "requirements.txt", f"torch=={torch}"], f"TORCH={torch}"
@@ -131,14 +131,14 @@ def install_packages(python: Path, words: list[str], index: str) -> None:
 
 
 def has_pip_settings(python: Path) -> bool:
-    """pip.conf, PIP_*, such as a mirror, which uv does not read."""
+    """Such as a mirror, which uv does not read."""
     listed = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
     names = {line.partition("=")[0].rpartition(".")[2] for line in listed.stdout.splitlines() if "=" in line}
     return bool(names - IGNORED_PIP_SETTINGS)
 
 
 def run(command: list, task: str = "", **popen: Any) -> int:
-    """The exit code. A terminal sees how long the task takes."""
+    """Returns the exit code. A terminal sees how long the task takes."""
     started_s, words = time.monotonic(), [str(word) for word in command]
     with subprocess.Popen(words, preexec_fn=die_with_parent(), **{"cwd": ROOT} | popen) as process:
         while True:

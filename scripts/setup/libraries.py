@@ -17,8 +17,8 @@ def library_of(strategy: str) -> str:
 
 
 def build_missing(library: str, python: str, run: Callable[..., int]) -> str:
-    """Unless it is there, failed before, or `python` is not set-up's. Why it is not there; '' where it is, or nobody
-    has tried."""
+    """Unless it failed before, or `python` is not set-up's. Returns why it is not there; '' where it is, or nobody has
+    tried."""
     if os.environ.get("SETUP") == "no" or python != str(VENV / "bin/python"):
         return ""
     if is_installed(library):
@@ -31,5 +31,5 @@ def build_missing(library: str, python: str, run: Callable[..., int]) -> str:
 
 
 def is_installed(library: str) -> bool:
-    """By its folder, as the interpreter that asks may be another one."""
+    """By its folder: the interpreter that asks may be another one."""
     return any(VENV.glob(f"lib/python*/site-packages/{library}"))
