@@ -115,33 +115,25 @@ def _is_finished(runs: Sequence[Run], request: Request, results: Path) -> bool:
 
     done, until = runs[0].round - 1, request.until
     groups, ratios = timed_groups(runs, results)
-    is_timed = any(done in group.round_numbers for group in groups)
-    why = "" if is_timed else f"no run of round {done} was timed"
+    if not any(done in group.round_numbers for group in groups):
+        print(f"no run of round {done} was timed")
+        return True
     if until is None:
-        if why:
-            print(why)
-        return not is_timed
+        return False
     width = widest_half_width(ratios)
     known = "no half-width is known" if width is None else f"the family-wise half-width is {format_percent(width)}"
     known += f" after {done} rounds"
     if precise_enough(ratios, until):
         print(f"--until {format_percent(until)} is reached: {known}")
         return True
-    if not why and len(groups) < 2:
-        why = "only one strategy has a timed run"
-    elif not why and request.budget_s is None and done >= MAX_ROUNDS:
+    if width is not None:  # intervals narrow with the square root of the number of rounds
+        about = math.ceil(done * (math.log1p(width) / math.log1p(until)) ** 2)
+        known += f", and would be after about {max(about, done + 1)}"
+    why = "only one strategy has a timed run" if len(groups) < 2 else ""
+    if not why and request.budget_s is None and done >= MAX_ROUNDS:
         why = f"{MAX_ROUNDS} rounds are the most without --budget"
-    known += estimate_rounds(width, until, done) + (f"; {why}" if why else "")
-    print(f"--until {format_percent(until)} is not reached: {known}")
+    print("; ".join(filter(None, [f"--until {format_percent(until)} is not reached: {known}", why])))
     return bool(why)
-
-
-def estimate_rounds(width: float | None, until: float, done: int) -> str:
-    """Intervals narrow with the square root of the number of rounds."""
-    if width is None:
-        return ""
-    about = math.ceil(done * (math.log1p(width) / math.log1p(until)) ** 2)
-    return f", and would be after about {max(about, done + 1)}"
 
 
 def timed_groups(runs: Sequence[Run], results: Path) -> "tuple[list[RunGroup], list[RatioEstimate]]":
