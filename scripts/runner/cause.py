@@ -59,7 +59,7 @@ OFTEN_MEANS: dict[int, str] = {
 }
 SIGNALS = {"Killed": 9, "Aborted": 6, "Segmentation fault": 11, "Bus error": 7}
 SIGNALS |= {signum.name.removeprefix("SIG"): signum.value for signum in signal.Signals}
-BY_TORCHRUN = "forcefully exiting via"  # torchrun kills what ignores its SIGTERM for 30 s, such as a stopped rank
+BY_TORCHRUN = "forcefully exiting via"  # torchrun kills what ignores its SIGTERM for 30 s
 RAISED = re.compile(r"^(?:\[\S+<std\w+>:\s*)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)", re.MULTILINE)
 SOURCE_LINE = re.compile(r"\[\S+\.(cc|cpp|h):\d+\] ")  # of a library's source, in its messages
 
@@ -74,7 +74,6 @@ class RunEnd:
     limit_s: float = 0.0
     num_ranks: int = 1
     timed_out: bool = False
-    stopped: list[str] | None = None
     signum: int = 0
     grace_s: float = 0.0
     """Seconds that ranks had to write a checkpoint before they were killed; 0 where they write none."""
@@ -84,15 +83,13 @@ def find_status(run_end: RunEnd, folder: RunFolder, has_result: bool) -> dict[st
     """Status and, unless it is ok, reason. has_result: whether the run left what it measured, as on the first node."""
     if run_end.signum:
         return {"status": "interrupted", "reason": why_interrupted(run_end, folder)}
-    stopped = run_end.stopped or []
     if run_end.timed_out:
-        hung = f"; {describe_stopped(stopped)}" if stopped else ""
-        slow = "; the stacks are in the log; raise -- --limit-s if the run is only slow"
-        return {"status": "timeout", "reason": f"not done after {run_end.limit_s:g} s{hung}{slow}"}
+        slow = "the stacks are in the log; raise -- --limit-s if the run is only slow"
+        return {"status": "timeout", "reason": f"not done after {run_end.limit_s:g} s; {slow}"}
     if run_end.exit_code == 0 and (has_result or os.environ.get("NODE_RANK", "0") != "0"):
         return {"status": "ok"}
     log = folder.log.read_bytes().decode(errors="replace")
-    status, reason = first_cause(folder.causes(), log, run_end.exit_code, stopped, run_end.num_ranks)
+    status, reason = first_cause(folder.causes(), log, run_end.exit_code, run_end.num_ranks)
     return {"status": status, "reason": reason + remedies(reason)}
 
 
@@ -104,24 +101,20 @@ def why_interrupted(run_end: RunEnd, folder: RunFolder) -> str:
     return "; ".join([received, *saved[:1]])
 
 
-def first_cause(notes: list[dict], log: str, exit_code: int, stopped: list[str], num_ranks: int) -> tuple[str, str]:
-    """(status, reason) of a run that did not finish. stopped: ranks that were stopped when the first note was
-    written."""
+def first_cause(notes: list[dict], log: str, exit_code: int, num_ranks: int) -> tuple[str, str]:
+    """(status, reason) of a run that did not finish."""
     own = [note for note in notes if not is_lost_connection(note["reason"])]
     if own:
         return own[0]["status"], describe_note(own[0])
-    waited = describe_note(notes[0]) if notes else ""
-    if stopped:
-        return "timeout", "; ".join(filter(None, [f"{describe_stopped(stopped)} and did not answer", waited]))
     if timed_out_ranks := {int(rank) for rank in NCCL_WAITED.findall(log)}:
         silent = describe_silent_rank(timed_out_ranks, num_ranks)
         return "timeout", f"rank {min(timed_out_ranks)}: a collective timed out{silent}"
     if victim := find_killed_rank(log):
         return "failed", victim
     if notes and timed_out(notes[0]["reason"]):
-        return "timeout", waited + describe_silent_rank({note["rank"] for note in notes}, num_ranks)
+        return "timeout", describe_note(notes[0]) + describe_silent_rank({note["rank"] for note in notes}, num_ranks)
     if notes:
-        return notes[0]["status"], waited
+        return notes[0]["status"], describe_note(notes[0])
     if exit_code < 0:
         return "failed", f"its command: {describe_kill(-exit_code)}; the remaining processes were ended"
     if exit_code == 0:
@@ -158,10 +151,6 @@ def find_error_line(log: str) -> str:
 
 def describe_kill(signum: int) -> str:
     return f"signal {signum}{OFTEN_MEANS.get(signum, '')}"
-
-
-def describe_stopped(ranks: list[str]) -> str:
-    return f"{' and '.join(ranks)} {'was' if len(ranks) == 1 else 'were'} stopped by a signal"
 
 
 def describe_silent_rank(reported: set[int], num_ranks: int) -> str:

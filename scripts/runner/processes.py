@@ -21,7 +21,6 @@ from scripts.shared.repository import ROOT
 GRACE_S = 5.0  # between TERM and KILL, where ranks write no checkpoint
 POLL_S, STACK_WAIT_S, STACKS_LIMIT_S = 0.1, 0.3, 30.0
 STEPS_LIMIT_S, ANSWER_LIMIT_S = 3.0, 20.0  # a job that is cancelled has little time, and a row to write
-RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovodrun and srun
 
 
 @contextlib.contextmanager
@@ -57,18 +56,6 @@ def processes_of_run(run_dir: Path) -> list[psutil.Process]:
             if alive and process.environ().get("RUN_DIR") == str(run_dir):
                 found.append(process)
     return found
-
-
-def continue_stopped(run_dir: Path) -> list[str]:
-    """Let stopped processes go on, to end or to show their stacks. Returns 'rank 1' or 'pid 123' of each."""
-    names = set()
-    for process in processes_of_run(run_dir):
-        with contextlib.suppress(psutil.Error):
-            if process.status() == psutil.STATUS_STOPPED:
-                said = [f"rank {process.environ()[name]}" for name in RANK_VARIABLES if name in process.environ()]
-                names.add(said[0] if said else f"pid {process.pid}")
-                process.send_signal(signal.SIGCONT)
-    return sorted(names)
 
 
 def end_processes(run_dir: Path, grace_s: float) -> None:

@@ -176,7 +176,6 @@ def run_command(command: list[str], folder: RunFolder, plan: Mapping[str, Any], 
                 run_end.signum = signals[0]
             elif child.poll() is None:
                 run_end.timed_out = True
-                run_end.stopped = processes.continue_stopped(folder.path)
                 processes.write_stacks(folder.path, log)
         finally:
             run_end.wall_s = time.monotonic() - run_end.began
@@ -226,18 +225,16 @@ def wait_for_end(
     signals: list[int],
     log: IO[bytes],
 ) -> None:
-    """Until the child's end, a signal or the limit. When the first rank leaves a note, look for ranks that hang, before
-    torchrun kills them."""
-    limit_s = run_end.limit_s
+    """Until the child's end, a signal or the limit. The stacks of ranks that hang are written before torchrun kills
+    them."""
+    limit_s, notes = run_end.limit_s, []
     name = f"{plan['number']} {plan['name']} #{plan['round']}".strip()
     with tqdm(desc=name, unit="step", disable=None, leave=False, dynamic_ncols=True, mininterval=0.2) as bar:
         while child.poll() is None and not signals and not (limit_s and time.monotonic() - run_end.began > limit_s):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(POLL_S)
-            if run_end.stopped is None and (causes := folder.causes()):
-                run_end.stopped = processes.continue_stopped(folder.path)
-                if timed_out(causes[0]["reason"]):
-                    processes.write_stacks(folder.path, log)
+            if not notes and (notes := folder.causes()) and timed_out(notes[0]["reason"]):
+                processes.write_stacks(folder.path, log)
             if not bar.disable and (progress := folder.progress()):
                 done, bar.total = progress
                 bar.update(done - bar.n)

@@ -40,7 +40,7 @@ OWN = [
 def test_the_rank_that_failed_is_named_whatever_its_message_holds(own):
     for left in LEFT:
         notes = [{"status": "failed", "reason": left, "rank": 0}, {"status": "failed", "reason": own, "rank": 1}]
-        assert first_cause(notes, "", 1, [], num_ranks=2) == ("failed", f"rank 1: {own}"), left
+        assert first_cause(notes, "", 1, num_ranks=2) == ("failed", f"rank 1: {own}"), left
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ def test_what_nccl_says_of_a_rank_that_hangs(line):
     """NCCL's watchdog aborts the ranks that waited: they leave no note, and their signal 6 is not the cause."""
     log = line.format(0) + line.format(2) + SIGNAL_6
     timeout = "rank 0: a collective timed out"
-    assert first_cause([], log, 1, [], num_ranks=3) == ("timeout", f"{timeout}; rank 1 gave no sign")
-    assert first_cause([], log, 1, [], num_ranks=4) == ("timeout", timeout)
-    assert first_cause([], SIGNAL_6, 1, [], num_ranks=3) == ("failed", "rank 0: signal 6")
+    assert first_cause([], log, 1, num_ranks=3) == ("timeout", f"{timeout}; rank 1 gave no sign")
+    assert first_cause([], log, 1, num_ranks=4) == ("timeout", timeout)
+    assert first_cause([], SIGNAL_6, 1, num_ranks=3) == ("failed", "rank 0: signal 6")
 
 
 def test_a_command_without_a_result_says_how_it_ended():
-    assert first_cause([], "", 0, [], num_ranks=1) == ("failed", "ended with exit code 0 but left no result")
-    assert first_cause([], "", -9, [], num_ranks=1)[1].startswith("its command: signal 9, possibly out of memory")
-    assert first_cause([], "x\nKeyError: 'a'\n", 1, [], num_ranks=1) == ("failed", "exit code 1: KeyError: 'a'")
+    assert first_cause([], "", 0, num_ranks=1) == ("failed", "ended with exit code 0 but left no result")
+    assert first_cause([], "", -9, num_ranks=1)[1].startswith("its command: signal 9, possibly out of memory")
+    assert first_cause([], "x\nKeyError: 'a'\n", 1, num_ranks=1) == ("failed", "exit code 1: KeyError: 'a'")
