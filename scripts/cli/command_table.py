@@ -200,8 +200,7 @@ ABOUT = """\
 What follows -- are configuration fields, such as --global-batch 64; ./bench flags lists all.
 exit codes: 0 done, or yes; 1 a run or a check failed, or slower; 2 wrong use; 3 undecided;
   4 of ab: a run failed; 128 + the signal, such as 130 after Ctrl-C
-environment: PYTHON (interpreter), SETUP=no (install nothing), DEVICE=cpu; docs/several-machines.md
-completion: ./bench --tyro-print-completion bash (or zsh, tcsh)"""
+environment: PYTHON (interpreter), SETUP=no (install nothing), DEVICE=cpu; docs/several-machines.md"""
 
 
 def find_command(words: list[str]) -> tuple[Command | None, list[str]]:

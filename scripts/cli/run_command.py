@@ -4,25 +4,23 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import importlib.util
 import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Union
+from typing import Any
 
 import tyro
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import guard_output
 from scripts.cli import actions
-from scripts.cli.command_table import COMMANDS, Command, find_command
+from scripts.cli.command_table import Command, find_command
 from scripts.shared.command_line import flags_from_folder, split_at_dashes
 from scripts.shared.programs import exit_code
 from scripts.shared.repository import ROOT
 
-NEEDED = "torch torchvision numpy pandas scipy matplotlib PIL tyro yaml tqdm psutil pynvml jinja2".split()
 PATH_FIELDS = ("data", "config")
 """Options that are paths, though their type is text."""
 TYRO = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
@@ -31,15 +29,6 @@ TYRO = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
 def main(words: list[str], from_folder: Path) -> int:
     """Returns the exit code. from_folder: where the command was typed."""
     guard_output()
-    if words[0].startswith("--tyro-"):
-        return complete(words)
-    if missing := [name for name in NEEDED if not importlib.util.find_spec(name)]:
-        print(f"error: {sys.executable} lacks {', '.join(missing)}; requirements.txt lists all", file=sys.stderr)
-        return 2
-    return run_words(words, from_folder)
-
-
-def run_words(words: list[str], from_folder: Path) -> int:
     command, rest = find_command(words)
     assert command is not None  # start.py has refused other words
     typed, flags = split_at_dashes(rest)
@@ -88,32 +77,6 @@ def parse(command: Command, words: Sequence[str]) -> Any:
     return tyro.cli(
         options_class(command), prog=f"./bench {command.words}", description=describe(command), args=words, config=TYRO
     )
-
-
-def complete(words: Sequence[str]) -> int:
-    """By tyro, for the shell."""
-    tyro.cli(command_tree(), prog="bench", args=words, config=TYRO)
-    return 0
-
-
-def annotated(options: Any, name: object) -> Any:
-    """Annotated of a type that only runtime knows."""
-    form: Any = Annotated
-    return form[options, name]
-
-
-def command_tree() -> Any:
-    """All commands as one type, whose subcommands tyro completes."""
-    groups: dict[str, list[Any]] = {}
-    for command in COMMANDS:
-        group, _, name = command.words.rpartition(" ")
-        entry = annotated(options_class(command), tyro.conf.subcommand(name=name, description=command.summary))
-        groups.setdefault(group, []).append(entry)
-    tops = groups.pop("")
-    for group, entries in groups.items():
-        holder: Any = dataclasses.make_dataclass(group, [("command", Union[tuple(entries)])])  # noqa: UP007
-        tops.append(annotated(holder, tyro.conf.subcommand(name=group)))
-    return Union[tuple(tops)]  # noqa: UP007
 
 
 def options_from_folder(options: Any, folder: Path) -> Any:

@@ -1,6 +1,7 @@
 """What ./bench does before anything is installed: help, set-up, the change to the suite's interpreter. Standard library
 only."""
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from scripts.shared.repository import ROOT
 STARTED = "BENCH_STARTED_FROM"
 """Where the user typed the command; set for the second start, by the suite's interpreter."""
 HELP = ("--help", "-h")
+NEEDED = "torch torchvision numpy pandas scipy matplotlib PIL tyro yaml tqdm psutil pynvml jinja2".split()
 
 
 def start(words: list[str]) -> NoReturn:
@@ -35,15 +37,15 @@ def start(words: list[str]) -> NoReturn:
         print(overview(words[0]))
         sys.exit(0 if len(words) > 1 else 2)
     command, rest = find_command(words)
-    if command is None and not words[0].startswith("--tyro-"):
+    if command is None:
         print(f"error: {nearest_commands(words)}", file=sys.stderr)
         sys.exit(2)
     wants_help = any(word in HELP for word in split_at_dashes(rest)[0])
     if from_folder:
         run_here(words, Path(from_folder))
     python = interpreter()
-    if wants_help or words[0].startswith("--tyro-"):
-        if command is not None and not can_start(python):
+    if wants_help:
+        if not can_start(python):
             print(f"{command.summary}\nexample: ./bench {command.example}")
             print("Its options are listed once everything is installed: ./bench setup")
             sys.exit(0)
@@ -59,11 +61,11 @@ def start(words: list[str]) -> NoReturn:
 
 
 def run_here(words: list[str], from_folder: Path) -> NoReturn:
-    try:
-        from scripts.cli.run_command import main
-    except ImportError as error:
-        print(f"error: {sys.executable}: {error}; requirements.txt lists all that is needed", file=sys.stderr)
+    if missing := [name for name in NEEDED if not importlib.util.find_spec(name)]:
+        print(f"error: {sys.executable} lacks {', '.join(missing)}; requirements.txt lists all", file=sys.stderr)
         sys.exit(2)  # not 1, which says "slower" of ab
+    from scripts.cli.run_command import main
+
     sys.exit(main(words, from_folder))
 
 

@@ -96,9 +96,7 @@ def start_text(left: Sequence[Run], results: Path, request: Request) -> str:
 
 def plan_text(left: Sequence[Run], planned: Sequence[Run], request: Request) -> str:
     lines = [f"{len(left)} of {len(planned)} runs, in {request.results or 'a new set'}; none is started"]
-    if left and not rounds.is_only_run(left, request):
-        warm = rounds.warm_up_runs([run for run in left if run.round == left[0].round])[:1]
-        lines += [f"  warm-up  {run.strategy}: its timed part only, not counted" for run in warm]
+    lines += ["  a warm-up that does not count"] if left and not rounds.is_only_run(left, request) else []
     lines += [f"  round {run.round}  {run.name}" + (f"  skipped: {run.skip}" if run.skip else "") for run in left]
     lines += [end] if (end := rounds.describe_end(request)) else []
     names = ("ranks", "threads_per_rank", "arch", "global_batch", "batch_per_device", "loader", "data")
