@@ -2,6 +2,7 @@
 tests/test_slurm_local.py."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -50,23 +51,17 @@ def test_one_job_is_submitted_for_all(submitted, tmp_path):
 
 
 @pytest.mark.launches
-def test_what_a_cluster_demands_reaches_sbatch(submitted):
-    """Without --nodes the job has one."""
-    demanded = {"account": "lab7", "qos": "long", "mem": "64G", "partition": "short"}
-    named = [f"--{name.replace('mem', 'memory')}={value}" for name, value in demanded.items()]
-    done, words, _ = submitted("--gpus-per-node", "2", "--gpu-type", "a100", "--exclusive", *named)
-    assert done.returncode == 0, done.stderr
-    assert {f"--{name}={value}" for name, value in demanded.items()} <= {*words}
-    assert {"--exclusive", "--gres=gpu:a100:2", "--nodes=1", "--ntasks-per-node=2"} <= {*words}
-
-
-@pytest.mark.launches
-def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
+def test_a_plan_is_printed_with_what_a_cluster_demands_and_nothing_is_submitted(submitted, tmp_path):
     """On a login node: the runs of the nodes, not of this machine, and no folder. The words can be pasted."""
-    done, words, _ = submitted("single", "ddp", *TWO_NODES, "--plan", "--repeats", "1", "--account", "lab 7;id")
+    demanded = {"account": "lab 7;id", "qos": "long", "mem": "64G", "partition": "short"}
+    named = [f"--{name.replace('mem', 'memory')}={value}" for name, value in demanded.items()]
+    gpus = ("--nodes", "2", "--gpus-per-node", "2", "--gpu-type", "a100", "--exclusive")
+    done, words, _ = submitted("single", "ddp", *gpus, *named, "--plan", "--repeats", "1")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("sbatch --nodes=2 --ntasks-per-node=4 --cpus-per-task=2 '--account=lab 7;id'\n")
-    assert "  round 1  ddp\n" in done.stdout and "\nwith ranks 4 or 8, threads_per_rank 2, " in done.stdout
+    sbatch, *runs = done.stdout.splitlines()
+    shape = {"--exclusive", "--gres=gpu:a100:2", "--nodes=2", "--ntasks-per-node=2"}
+    assert {f"--{name}={value}" for name, value in demanded.items()} | shape <= {*shlex.split(sbatch)}
+    assert "  round 1  ddp" in runs and "with ranks 2 or 4, threads_per_rank 4, " in runs[-1]
     assert words == [] and not (tmp_path / "a set").exists()
 
 
