@@ -62,7 +62,8 @@ def end_processes(run_dir: Path, grace_s: float) -> None:
     """End every process of the run, its Slurm steps, and the folder by which its ranks met: by TERM, and after grace_s
     by KILL."""
     found, deadline = processes_of_run(run_dir), time.monotonic() + grace_s
-    sruns, ranks = [], []
+    sruns: list[psutil.Process] = []
+    ranks: list[psutil.Process] = []
     for process in found:
         with contextlib.suppress(psutil.Error, OSError):
             if process.name() == "srun":  # it would kill its tasks at once

@@ -227,7 +227,8 @@ def wait_for_end(
 ) -> None:
     """Until the child's end, a signal or the limit. The stacks of ranks that hang are written before torchrun kills
     them."""
-    limit_s, notes = run_end.limit_s, []
+    limit_s = run_end.limit_s
+    notes: list[dict[str, Any]] = []
     name = f"{plan['number']} {plan['name']} #{plan['round']}".strip()
     with tqdm(desc=name, unit="step", disable=None, leave=False, dynamic_ncols=True, mininterval=0.2) as bar:
         while child.poll() is None and not signals and not (limit_s and time.monotonic() - run_end.began > limit_s):
