@@ -135,6 +135,7 @@ def test_a_misspelt_word_gets_the_nearest(words, hint):
     assert done.returncode == 2 and hint in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.launches
 def test_paths_are_of_the_folder_in_which_they_were_typed(tmp_path):
     """Also those with spaces."""
     (tmp_path / "a file.yaml").write_text(SYNTHETIC_YAML)

@@ -110,6 +110,7 @@ def environment_of_old(tmp_path):
     return venv
 
 
+@pytest.mark.launches
 def test_a_set_up_of_another_interpreter_is_made_anew(environment_of_old, tmp_path, monkeypatch):
     """After an upgrade of Python, or where another module is loaded."""
     (tmp_path / "python3").unlink()
