@@ -17,7 +17,7 @@ from benchmarks.common.run_folder import RunFolder
 from scripts.charts.figures import LINE_COLORS, LINES, MARKERS, add_note, draw_legend, make_figure
 from scripts.results.accuracy import top1_accuracy
 from scripts.results.result_set import ResultSet
-from scripts.results.set_text import describe_sets
+from scripts.results.set_text import describe_rows
 
 TOP1 = ("acc1", "val")
 PANELS = {"train loss": ("loss", "train"), "val loss": ("loss", "val"), "val top-1, %": TOP1}
@@ -34,7 +34,7 @@ def learning_chart(results: ResultSet) -> Figure | None:
     if not lines:
         return None
     legend = [_label(labels) for labels in lines.values()]
-    figure, panels = make_figure(_title(curves), describe_sets([results]), [1.9, 1.9], 2, left=0.4, legend=legend)
+    figure, panels = make_figure(_title(curves), describe_rows(results.ok_runs), [1.9, 1.9], 2, left=0.4, legend=legend)
     intervals = {group.label: top1_accuracy(group) for group in results.groups}
     handles = []
     for number, labels in enumerate(lines.values()):

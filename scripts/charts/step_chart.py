@@ -11,10 +11,10 @@ from scripts.charts.figures import add_note, draw_legend, make_figure, text_widt
 from scripts.results.answer import find_answer, table_groups
 from scripts.results.formatting import format_number, plural_of_several
 from scripts.results.result_set import ResultSet
-from scripts.results.set_text import describe_sets
+from scripts.results.set_text import describe_rows
 from scripts.results.step_breakdown import (
     PHASES,
-    mean_over_steps,
+    mean_over_runs,
     pipeline_bubbles,
     shares_text,
     step_parts,
@@ -43,8 +43,7 @@ class StepBar:
     @property
     def text(self) -> str:
         """What stands beside the bar: its length with its interval, and of a pipeline its bubble."""
-        steps_ms = self.parts[COLUMNS].sum(axis=1).groupby(self.parts.run_id)
-        step_ms = mean_over_steps([run.to_numpy() for _, run in steps_ms])
+        step_ms = mean_over_runs(self.parts[COLUMNS].sum(axis=1), self.parts.run_id)
         return (step_ms.text() if step_ms else "") + self.bubble
 
 
@@ -74,7 +73,7 @@ def step_chart(results: ResultSet) -> Figure | None:
     longest, ends = means.sum(axis=1).max(), numpy.zeros(len(bars))
     figure, (axes,) = make_figure(
         _title(results),
-        describe_sets([results]),
+        describe_rows(results.ok_runs),
         [0.3 * max(2, len(bars))],
         left=text_width(labels, size=8) + 0.2,
         right=text_width(texts, size=7) + 0.2,
@@ -109,7 +108,7 @@ def step_chart(results: ResultSet) -> Figure | None:
 def _title(results: ResultSet) -> str:
     """Where the step of the fastest strategy goes that has a breakdown."""
     answer = find_answer(results)
-    for group in [*([answer.best, *answer.ties] if answer else []), *results.groups]:
+    for group in [*([answer.best] if answer else []), *results.groups]:
         if shares := step_shares(group, results.table("steps")):
             return f"Where a step of {group.label} goes: {shares_text(shares[:3])}"
     return "Where the time of a step goes"

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from scripts.charts.figures import LINE_COLORS, LINES, MARKERS, add_note, draw_legend, make_figure
 from scripts.results.device_use import drop_unused_gpus
 from scripts.results.result_set import ResultSet
-from scripts.results.set_text import describe_sets
+from scripts.results.set_text import describe_rows
 
 # title: device, column of telemetry.csv, factor, how the devices of a sample become one value
 PANELS = {
@@ -37,7 +37,7 @@ def telemetry_chart(results: ResultSet) -> Figure | None:
     labels = list(first_runs)
     heights = [1.5] * ((len(titles) + 1) // 2)
     title = "The machine during the first run of each strategy"
-    figure, panels = make_figure(title, describe_sets([results]), heights, 2, left=0.4, legend=labels)
+    figure, panels = make_figure(title, describe_rows(results.ok_runs), heights, 2, left=0.4, legend=labels)
     handles = {}
     for (title, label), series in lines.items():
         number, axes = labels.index(label), panels[titles.index(title)]

@@ -14,7 +14,7 @@ from scripts.results.formatting import plural_of_several
 from scripts.results.intervals import strategy_throughput
 from scripts.results.result_set import ResultSet
 from scripts.results.run_group import RunGroup
-from scripts.results.set_text import describe_sets
+from scripts.results.set_text import describe_rows
 from scripts.shared.strategy_list import BASELINE
 
 V100X4_CONFIG = "configs/v100x4.yaml"
@@ -36,7 +36,7 @@ def throughput_chart(results: ResultSet) -> Figure | None:
     bars = [_rate_bar(group) for group in _fastest_first(results)]
     title = f"{answer.best.label} has the highest mean: {answer.best.timed_throughput.text()} images/s"
     axis_label = "images/s   (bar: mean, dots: runs, line: 95 % interval)"
-    figure = bar_chart(title, describe_sets([results]), bars, axis_label, "images/s [95 %]")
+    figure = bar_chart(title, describe_rows(results.ok_runs), bars, axis_label, "images/s [95 %]")
     add_note(figure, _note(results, bars))
     return figure
 
@@ -51,7 +51,7 @@ def speedup_chart(results: ResultSet) -> Figure | None:
     lines = {label: speed / speeds[BASELINE] for label, speed in speeds.items() if BASELINE in speeds}
     axis_label = f"images/s over those of {BASELINE}   (dots: rounds, line: 95 % interval)"
     header = f"x {BASELINE} [95 %]"
-    figure = bar_chart(title_finding(results), describe_sets([results]), bars, axis_label, header, lines)
+    figure = bar_chart(title_finding(results), describe_rows(results.ok_runs), bars, axis_label, header, lines)
     add_note(figure, _note(results, bars))
     return figure
 
@@ -70,7 +70,7 @@ def published_chart(results: ResultSet) -> Figure:
     ]
     published = [Bar(name, value, style="{:,.0f}", is_reference=True) for name, value in PUBLISHED_EPOCH_S.items()]
     title = f"An ImageNet epoch: {own[0].label} {own[0].value:,.0f} s; published for 4 V100: DDP 1,189 s"
-    figure = bar_chart(title, describe_sets([results]), [*own, *published], "seconds of an epoch", "seconds [95 %]")
+    figure = bar_chart(title, describe_rows(results.ok_runs), [*own, *published], "seconds of an epoch", "seconds [95 %]")
     add_note(figure, f"{IMAGENET_TRAIN_IMAGES:,} images over images/s. Grey: published, one run each, no interval.")
     return figure
 

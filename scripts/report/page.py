@@ -29,7 +29,7 @@ from scripts.results.answer import find_answer
 from scripts.results.formatting import plural_of_several, printable, printable_lines
 from scripts.results.options import ReportOptions
 from scripts.results.result_set import ResultSet, load_set
-from scripts.results.set_text import describe_failures, describe_sets
+from scripts.results.set_text import describe_failures, describe_rows
 from scripts.results.set_warnings import find_warnings
 from scripts.results.why import why_rows
 from scripts.shared.programs import run_main_and_exit
@@ -76,7 +76,7 @@ def make_report(results: ResultSet) -> Report:
     runs = plural_of_several([len(group.windows_of_runs) for group in timed], "run")
     values = {
         "set": results.name,
-        "title": describe_sets([results]),
+        "title": describe_rows(results.ok_runs),
         "about": "; ".join(
             [
                 f"torch {' or '.join(recorded(results, 'torch')) or 'unknown'}",

@@ -1,7 +1,7 @@
 """Top-1 accuracy of a group of runs, and how sure it is.
 
 n is the number of recorded seeds: runs of one seed say nothing of another. There are two sources of chance (Bouthillier
-et al. 2021): the seed, s^2 / n, and the N validation images, p (1 - p) / N, which all seeds share. Needs no torch.
+et al. 2021): the seed, s^2 / n, and the N validation images, p (1 - p) / N, which all seeds share.
 """
 
 import dataclasses
@@ -21,46 +21,40 @@ MANY = 1e9  # degrees of freedom: Student's t is normal
 
 @dataclasses.dataclass(frozen=True)
 class Top1Accuracy:
-    """Percent, the mean over seeds; low and high are None where the number of images is unknown."""
+    """Percent, the mean over seeds, and its 95 % interval."""
 
     percent: float
-    low: float | None
-    high: float | None
+    low: float
+    high: float
     num_images: int
     num_seeds: int
-    num_runs: int
 
     @property
     def text(self) -> str:
         """45.5 [37.2, 54.0]"""
-        return f"{self.percent:.1f}" + ("" if self.low is None else f" [{self.low:.1f}, {self.high:.1f}]")
+        return f"{self.percent:.1f} [{self.low:.1f}, {self.high:.1f}]"
 
 
 def top1_accuracy(group: RunGroup) -> Top1Accuracy | None:
     """Of the ok runs; None where none was evaluated."""
-    rows = group.ok_runs[group.ok_runs.acc1.notna()]
+    rows = group.ok_runs.dropna(subset=["acc1"])
     if rows.empty:
         return None
-    requested = group.identity.requested
-    seeds = rows["repeat"].fillna(1).map(lambda round_number: str(seed_of_round(requested, int(round_number))))
+    seeds = rows["repeat"].fillna(1).map(lambda number: str(seed_of_round(group.identity.requested, int(number))))
     fractions = (rows.acc1.groupby(seeds).mean() / 100).tolist()
-    images = set(rows.val_samples.dropna())
-    num_images = int(images.pop()) if len(images) == 1 else 0
-    percent, counts = 100 * sum(fractions) / len(fractions), (num_images, len(fractions), len(rows))
-    if not num_images:
-        return Top1Accuracy(percent, None, None, *counts)
+    num_images = int(rows.val_samples.iloc[0])
     low, high = interval_over_seeds(fractions, num_images)
-    return Top1Accuracy(percent, 100 * low, 100 * high, *counts)
+    mean = sum(fractions) / len(fractions)
+    return Top1Accuracy(100 * mean, 100 * low, 100 * high, num_images, len(fractions))
 
 
 def describe_top1(groups: Sequence[RunGroup]) -> str:
     """For below a table: what n and the interval are. '' without any."""
-    found = [each for group in groups if (each := top1_accuracy(group)) and each.num_images]
-    if not found:
+    num_seeds = [each.num_seeds for group in groups if (each := top1_accuracy(group))]
+    if not num_seeds:
         return ""
-    several = max(each.num_seeds for each in found) > 1
-    counts = f"n = {plural_of_several([each.num_seeds for each in found], 'seed')}"
-    return f"Top-1: {counts}; [low, high]: 95 %, of the images{' and the seeds' if several else ''}."
+    of = "the images and the seeds" if max(num_seeds) > 1 else "the images"
+    return f"Top-1: n = {plural_of_several(num_seeds, 'seed')}; [low, high]: 95 %, of {of}."
 
 
 def interval_over_seeds(fractions: Sequence[float], num_images: int) -> tuple[float, float]:

@@ -1,7 +1,5 @@
-"""What a set answers: a table, and which strategy is fastest, by how much and how surely, in at most four lines.
-
-The terminal and the report have it from here. Needs no torch.
-"""
+"""What a set answers, in the terminal and in the report: a table, and which strategy is fastest, by how much and how
+surely."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -9,12 +7,12 @@ from collections.abc import Iterable, Sequence
 import pandas
 
 from scripts.results.accuracy import top1_accuracy
-from scripts.results.formatting import device_count, format_number, plural, plural_of_several, printable, text_table
+from scripts.results.formatting import device_count, format_number, plural, plural_of_several, text_table
 from scripts.results.identity import compute_precision, same_request
 from scripts.results.intervals import SENTENCE_ROUNDS, RatioEstimate
 from scripts.results.result_set import ResultSet
 from scripts.results.run_group import RunGroup
-from scripts.results.set_text import describe_failures, describe_sets
+from scripts.results.set_text import describe_failures, describe_rows
 from scripts.results.set_warnings import find_warnings
 from scripts.results.step_breakdown import shares_text, step_shares
 from scripts.shared.strategy_list import BASELINE
@@ -27,16 +25,14 @@ TABLE_COLUMNS = ("strategy", "devices", "images/s", "x single", "memory MB", "J/
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What is said of a set: of each family (run_group.FAMILIES) one group stands for all."""
+    """What is said of a set. Of each family (run_group.FAMILIES) one group stands for all."""
 
     results: ResultSet
     ranked: list[RunGroup]
     """What may be called faster or slower than each other."""
     best: RunGroup
-    """The one with the highest mean."""
 
     def over_best(self, group: RunGroup) -> RatioEstimate:
-        """The ratio of another ranked group to the best one."""
         ratio = self.results.ratio(group, self.best)
         assert ratio is not None  # find_answer has left out what may not be compared
         return ratio
@@ -45,20 +41,9 @@ class Answer:
     def others(self) -> list[RunGroup]:
         return [group for group in self.ranked if group is not self.best]
 
-    @property
-    def slower(self) -> list[RunGroup]:
-        """The ranked groups that are slower than the best one, from five rounds on."""
-        return [group for group in self.others if self.over_best(group).verdict == "slower"]
-
-    @property
-    def ties(self) -> list[RunGroup]:
-        """The ranked groups that no difference separates from the best one."""
-        return [group for group in self.others if self.over_best(group).verdict == "no difference seen"]
-
-    @property
-    def is_fastest(self) -> bool:
-        """Whether every other one is slower."""
-        return bool(self.others) and len(self.slower) == len(self.others)
+    def others_that_are(self, verdict: str) -> list[RunGroup]:
+        """verdict: of RatioEstimate, on their ratio to the best one."""
+        return [group for group in self.others if self.over_best(group).verdict == verdict]
 
     @property
     def fastest_sentence(self) -> str:
@@ -66,31 +51,27 @@ class Answer:
         name, speed = self.name(self.best), f"{self.best.timed_throughput.text()} images/s"
         if not self.others:
             return f"Only {name} has a time that can be ranked: {speed}."
-        leads = "is the fastest" if self.is_fastest else "has the highest mean"
+        leads = "is the fastest" if self.others_that_are("slower") == self.others else "has the highest mean"
         precision = compute_precision(self.best.identity)
         return f"{name} {leads}{f' in {precision}' if precision else ''}: {speed}."
 
     @property
     def ties_sentence(self) -> str:
         """No difference separates it from zero1 (0.98 [0.90, 1.07] of it). All others are slower."""
-        unsaid = [group for group in self.others if self.over_best(group).verdict == "too few rounds"]
+        ties, slower, unsaid = map(self.others_that_are, ("no difference seen", "slower", "too few rounds"))
         if unsaid and unsaid == self.others:
             return f"Which is faster is said from {SENTENCE_ROUNDS} rounds on (--repeats {SENTENCE_ROUNDS})."
-        slower = self.names(self.slower) if unsaid else "All others" if self.slower else ""
-        parts = [
-            f"No difference separates it from {self.ties_text}" if self.ties else "",
-            f"{slower} {'is' if unsaid and len(self.slower) == 1 else 'are'} slower" if slower else "",
-            f"Too few rounds for {self.names(unsaid)}" if unsaid else "",
-        ]
-        return "".join(f"{part}. " for part in parts if part).strip()
-
-    @property
-    def ties_text(self) -> str:
-        """Their names, of few with the ratio, whose interval is wider than one sees in the table: all ratios hold at
-        once."""
-        if len(self.ties) > FEW_TIES:
-            return self.names(self.ties)
-        return join([f"{self.name(group)} ({self.over_best(group).text()} of it)" for group in self.ties])
+        sentences = []
+        if ties:
+            with_ratio = [f"{self.name(each)} ({self.over_best(each).text()} of it)" for each in ties]
+            names = join(with_ratio) if len(ties) <= FEW_TIES else self.names(ties)
+            sentences.append(f"No difference separates it from {names}.")
+        if slower:
+            names = self.names(slower) if unsaid else "All others"
+            sentences.append(f"{names} {'is' if unsaid and len(slower) == 1 else 'are'} slower.")
+        if unsaid:
+            sentences.append(f"Too few rounds for {self.names(unsaid)}.")
+        return " ".join(sentences)
 
     @property
     def baseline_sentence(self) -> str:
@@ -98,13 +79,12 @@ class Answer:
         bases = [base for base in self.results.plain_baselines if base is not self.best]
         over = [(base, self.results.ratio(self.best, base)) for base in bases]
         times = [f"{ratio.text()} x {base.label}" for base, ratio in over if ratio]
-        sentences = [f"It is {join(times)}."] if times else []
-        ranked = {group.label for group in self.results.rankable_groups}
         apart = [
             f"{group.label} is {ratio.text()} x {self.results.baseline_label_of[group.label]}"
             for group in self.results.timed_groups_without_aa
-            if group.label not in ranked and (ratio := self.results.speedups.get(group.label))
+            if group not in self.results.rankable_groups and (ratio := self.results.speedups.get(group.label))
         ]
+        sentences = [f"It is {join(times)}."] if times else []
         return " ".join([*sentences, *([f"In another precision: {'; '.join(apart)}."] if apart else [])])
 
     @property
@@ -112,18 +92,12 @@ class Answer:
         """Faster than single: ddp (3.41 [3.36, 3.46]) and zero1 (...). No difference seen from single: ..."""
         over = [(each, ratio) for each in self.ranked if (ratio := self.results.speedups.get(each.label))]
         base = join([*dict.fromkeys(self.results.baseline_label_of[each.label] for each, _ in over)])
-        heads = {"faster": "Faster than", "slower": "Slower than", "no difference seen": "No difference seen from"}
-        found = {
-            head: join(
-                [
-                    self.name(each) + ("" if verdict == "no difference seen" else f" ({ratio.text()})")
-                    for each, ratio in over
-                    if ratio.verdict == verdict
-                ]
-            )
-            for verdict, head in heads.items()
-        }
-        return "".join(f"{head} {base}: {names}. " for head, names in found.items() if names).strip()
+        sentences = []
+        for verdict, word in (("faster", "than"), ("slower", "than"), ("no difference seen", "from")):
+            alike = [(self.name(each), ratio.text()) for each, ratio in over if ratio.verdict == verdict]
+            names = [f"{name} ({ratio})" if word == "than" else name for name, ratio in alike]
+            sentences += [f"{verdict.capitalize()} {word} {base}: {join(names)}."] if names else []
+        return " ".join(sentences)
 
     @property
     def trust_sentence(self) -> str:
@@ -136,25 +110,24 @@ class Answer:
     @property
     def step_sentence(self) -> str:
         """A step of fsdp: compute 82 %, exposed communication 11 %; of ddp: ... '' where it was not measured."""
-        expected = [group for group in self.ranked if group.family == EXPECTED and group is not self.best]
+        expected = [group for group in self.others if group.family == EXPECTED]
         steps = self.results.table("steps")
         texts = {each.label: shares_text(step_shares(each, steps)) for each in [self.best, *expected[:1]]}
-        (first, text), *rest = texts.items()
-        others = [f"of {label}: {text}" for label, text in rest if text]
-        return "; ".join([f"A step of {first}: {text}", *others]) + "." if text else ""
+        parts = [f"of {label}: {text}" for label, text in texts.items() if text]
+        return f"A step {'; '.join(parts)}." if parts else ""
 
     @property
     def terminal_lines(self) -> list[str]:
         """At most four."""
         lines = (self.fastest_sentence, self.ties_sentence, self.baseline_sentence, self.step_sentence)
-        return [line for line in lines if line]
+        return [*filter(None, lines)]
 
     @property
     def report_sentences(self) -> list[str]:
         """Three: the fastest, who is faster or slower than its baseline, and whether it can be trusted."""
         first = f"{self.fastest_sentence} {self.ties_sentence}".strip()
         second = " ".join(filter(None, [self.baseline_sentence, self.verdicts_sentence]))
-        return [line for line in (first, second, self.trust_sentence) if line]
+        return [*filter(None, (first, second, self.trust_sentence))]
 
     def name(self, group: RunGroup) -> str:
         """ddp (also ddp_spawn, slurm)"""
@@ -178,7 +151,7 @@ def find_answer(results: ResultSet) -> Answer | None:
 
 
 def is_same_training(one: RunGroup, other: RunGroup) -> bool:
-    """Whether two strategies are one training, started differently, with the same settings."""
+    """Whether they are one training, started differently, with the same settings."""
     alike = one.family == other.family and one.strategy != other.strategy
     return alike and same_request(one.identity, other.identity, ())
 
@@ -186,8 +159,8 @@ def is_same_training(one: RunGroup, other: RunGroup) -> bool:
 def title_finding(results: ResultSet) -> str:
     """For a chart's title: zero1 3.5 x single; ddp 3.4 x; dataparallel 1.0 x. '' without a ratio."""
     answer = find_answer(results)
-    over = {each.strategy: results.speedups.get(each.label) for each in (answer.ranked if answer else [])}
-    known = {strategy: ratio for strategy, ratio in over.items() if ratio}
+    ranked = answer.ranked if answer else []
+    known = {each.strategy: ratio for each in ranked if (ratio := results.speedups.get(each.label))}
     fastest = max(known, key=lambda strategy: known[strategy].value, default="")
     shown = [each for each in dict.fromkeys((fastest, EXPECTED, "dataparallel")) if each in known]
     return "; ".join(f"{each} {known[each].value:.1f} x{f' {BASELINE}' * (each == fastest)}" for each in shown)
@@ -204,9 +177,9 @@ def table_groups(results: ResultSet) -> list[RunGroup]:
 
 
 def strategy_cells(results: ResultSet, group: RunGroup) -> dict[str, str]:
-    """A cell for each of TABLE_COLUMNS, and of n, status and top-1 %; empty where it is unknown."""
+    """A cell for each of TABLE_COLUMNS, and of n, status and top-1 %; '' where it is unknown."""
     ok, over, accuracy = group.ok_runs, over_single(results, group), top1_accuracy(group)
-    status = ", ".join(f"{count} {name or 'no status'}" for name, count in group.status_counts.items())
+    status = ", ".join(f"{count} {name}" for name, count in group.status_counts.items())
     devices = ok.world_size.max() if len(ok) else 0
     return {
         "strategy": group.label,
@@ -236,16 +209,16 @@ def over_which_baseline(results: ResultSet, group: RunGroup) -> str:
 
 
 def terminal_text(results: ResultSet) -> str:
-    """All that the terminal shows of a set: its table, the answer, failures and warnings."""
-    timed, answer = results.timed_groups, find_answer(results)
-    runs = f"; {plural_of_several([len(group.windows_of_runs) for group in timed], 'run')} a strategy" if timed else ""
-    parts = [f"{results.name}: {describe_sets([results])}{runs}" if timed else results.name]
-    if timed:
-        parts.append(_table([strategy_cells(results, group) for group in table_groups(results) if group.throughput]))
-    parts += ["\n".join(answer.terminal_lines if answer else ["No run has a throughput."])]
+    """Of a set: its table, the answer, failures and warnings."""
+    parts = [results.name, "No run has a throughput."]
+    if answer := find_answer(results):
+        runs = plural_of_several([len(group.windows_of_runs) for group in results.timed_groups], "run")
+        head = f"{results.name}: {describe_rows(results.ok_runs)}; {runs} a strategy"
+        rows = [strategy_cells(results, group) for group in table_groups(results) if group.throughput]
+        parts = [head, _table(rows), "\n".join(answer.terminal_lines)]
     warnings = [f"warning: {warning.line}" for warning in find_warnings(results)]
     parts += ["\n".join([*describe_failures(results), *warnings])]
-    return "\n\n".join("\n".join(map(printable, part.splitlines())) for part in parts if part)
+    return "\n\n".join(filter(None, parts))
 
 
 def join(names: Sequence[str]) -> str:

@@ -1,9 +1,8 @@
 """How much of the device a training run uses: achieved TFLOP/s, and MFU against the device's peak.
 
-Achieved TFLOP/s = images/s x FLOPs of training on one image (column flops_per_image, a multiply-add counted as 2).
 MFU = achieved / (peak of one device x devices), as in arXiv:2204.02311, of the precision in which the run multiplied.
 Peaks are the vendor's dense figures; else those measured on this machine, measured_peak in environment.json. On a CPU a
-rank's threads are the device. Needs no torch.
+rank's threads are the device.
 """
 
 import dataclasses
@@ -11,11 +10,11 @@ import re
 
 import pandas
 
+from scripts.results.identity import arithmetic
 from scripts.results.run_group import RunGroup
 
-DATA_SHEET = "NVIDIA's data sheet"
-# Dense TFLOP/s of one device, without sparsity, from NVIDIA's data sheets; tensor cores accumulate in fp32. In the
-# device's name as torch.cuda.get_device_name returns it, what follows may not turn it into another device.
+# Dense TFLOP/s of one device, without sparsity, from NVIDIA's data sheets; tensor cores accumulate in fp32. By the name
+# of torch.cuda.get_device_name, all of it: more words are another device.
 DATA_SHEET_TFLOPS = (
     # V100 data sheet (2020)
     (r"Tesla V100-SXM[23]-\d+GB(-LS)?", {"fp32": 15.7, "fp16": 125.0}),
@@ -45,14 +44,11 @@ DATA_SHEET_TFLOPS = (
 
 @dataclasses.dataclass(frozen=True)
 class DeviceUse:
-    """TFLOP/s of a strategy, and as a share of the peak of all its devices; None where the peak is unknown."""
+    """TFLOP/s of a strategy, and as a share of the peak of all its devices; None where that is unknown."""
 
     tflops: float
-    peak_tflops: float | None
     mfu: float | None
     peak_from: str
-    precision: str
-    num_devices: int
 
 
 def device_use(group: RunGroup, environment: dict) -> DeviceUse | None:
@@ -60,39 +56,32 @@ def device_use(group: RunGroup, environment: dict) -> DeviceUse | None:
     if group.throughput is None or not group.ok_runs.flops_per_image.iloc[0] > 0:
         return None
     row = group.ok_runs.iloc[0]
-    tflops = group.throughput.value * row.flops_per_image / 1e12
+    tflops, num_devices = group.throughput.value * row.flops_per_image / 1e12, row.world_size
     peak, peak_from = peak_tflops(row.device_name, row.precision, row.threads_per_rank, environment)
-    num_devices = row.world_size if row.world_size > 0 else 1
     if row.device == "cpu":  # ranks that share cores do not add to the peak
-        shares = environment.get("num_cores", num_devices) // max(row.threads_per_rank, 1) * max(row.nodes, 1)
+        shares = environment.get("num_cores", num_devices) // row.threads_per_rank * row.nodes
         num_devices = min(num_devices, max(shares, 1))
-    whole = None if peak is None else peak * num_devices
-    return DeviceUse(tflops, whole, whole and tflops / whole, peak_from, row.precision, int(num_devices))
+    return DeviceUse(tflops, tflops / (peak * num_devices) if peak else None, peak_from)
 
 
 def peak_tflops(
     device_name: str, precision: str, threads_per_rank: float, environment: dict
 ) -> tuple[float | None, str]:
     """Dense peak of one device in a precision (fp32, tf32, fp16, bf16, apex-O1 ...), and where it is from."""
-    kind = precision
-    if precision.startswith("apex-"):
-        kind = "fp32" if precision == "apex-O0" else "fp16"
+    kind = arithmetic(precision)
     for pattern, peaks in DATA_SHEET_TFLOPS:
         if re.fullmatch(pattern, device_name):
-            return peaks.get(kind), f"{DATA_SHEET}, dense {kind}"
+            return peaks.get(kind), f"NVIDIA's data sheet, dense {kind}"
     measured = environment.get("measured_peak") or {}
     if measured.get("device_name") != device_name or kind not in measured.get("tflops", {}):
         return None, "not known of this device"
-    # a device of another number of threads is taken to be in proportion
-    threads = measured.get("threads") or threads_per_rank
-    scale = threads_per_rank / threads if threads_per_rank > 0 else 1.0
+    # None on a GPU; another number of threads is taken to be in proportion
+    scale = threads_per_rank / (measured["threads"] or threads_per_rank)
     return measured["tflops"][kind] * scale, f"the fastest product or convolution measured here, {kind}"
 
 
 def drop_unused_gpus(telemetry: pandas.DataFrame, runs: pandas.DataFrame) -> pandas.DataFrame:
-    """The samples without those of GPUs that a run leaves idle: it computes on the first `world_size` of those that can
-    be seen. Samples of GPUs of a run that `runs` lacks are dropped, too."""
+    """The samples without those of GPUs that a run leaves idle: it computes on the first `world_size` of them."""
     numbers = pandas.to_numeric(telemetry.device.str.extract(r"^gpu(\d+)$")[0])
     places = numbers.groupby(telemetry.run_id).rank(method="dense")
-    num_used = pandas.to_numeric(telemetry.run_id.map(runs.drop_duplicates("run_id").set_index("run_id").world_size))
-    return telemetry[places.isna() | (places <= num_used)]
+    return telemetry[places.isna() | (places <= telemetry.run_id.map(runs.set_index("run_id").world_size))]

@@ -1,7 +1,5 @@
 """Numbers, settings and tables as text, in one format everywhere."""
 
-import json
-import re
 from collections.abc import Callable, Collection, Sequence
 
 from benchmarks.common.errors import UserError
@@ -13,19 +11,18 @@ def plural(number: int, noun: str) -> str:
 
 
 def plural_of_several(numbers: Collection[int], noun: str) -> str:
-    """1 run where all have one; 2/3 runs where some have two and some three."""
+    """2/3 runs where some have two and some three."""
     *fewer, most = sorted(set(numbers))
     return "".join(f"{number}/" for number in fewer) + plural(most, noun)
 
 
 def device_count(number: float, device: str) -> str:
-    """2 GPUs, or 2 ranks on a CPU, where a rank stands for a device. number: `world_size` of runs.csv, which counts
-    devices: a rank of hybrid_parallel has two GPUs. device: `device` of runs.csv."""
+    """2 GPUs; 2 ranks on a CPU. number, device: `world_size` and `device` of runs.csv."""
     return plural(int(number), {"cuda": "GPU", "cpu": "rank"}.get(device, "device"))
 
 
 def format_number(value: float) -> str:
-    """At least three significant digits, and no more decimals than a reader can use."""
+    """At least three significant digits."""
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
@@ -44,29 +41,16 @@ def format_setting(value: object) -> str:
         return "unknown"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, (dict, list)):
-        return json.dumps(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# A terminal obeys escape codes, and shows text in another order after the characters for right-to-left text. A browser
-# may take text with escape characters for ISO-2022-JP, in which they vanish: o<ESC>(Bnload is onload.
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-
-
-def printable_lines(text: str) -> str:
-    """The text of a whole page or file, with ? for each of CONTROL. A set may come from somebody else, and its names
-    may stand in any line: whatever a command makes of a set goes through here once, at the end."""
-    return CONTROL.sub("?", text)
-
-
 def printable(text: str) -> str:
-    """Without control characters, which could steer a terminal and which an SVG may not hold."""
+    """One line without control characters, which an SVG may not hold."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def format_interval(low: float | None, high: float | None, style: Callable[[float], str]) -> str:
-    """[low, high], or nothing where one sample says nothing of the spread."""
+    """[low, high]; '' without an interval."""
     return "" if low is None or high is None else f"[{style(low)}, {style(high)}]"
 
 
@@ -76,7 +60,7 @@ def format_with_interval(value: float, low: float | None, high: float | None, st
 
 
 def text_table(lines: Sequence[Sequence[str]], left_aligned: Collection[int]) -> str:
-    """Lines of cells as columns of text; those whose numbers are in `left_aligned` begin at their left edge."""
+    """Lines of cells as columns of text. left_aligned: numbers of columns."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     marks = ["<" if number in left_aligned else ">" for number in range(len(widths))]
     layout = "  ".join(f"{{:{mark}{width}}}" for mark, width in zip(marks, widths, strict=True))
@@ -84,7 +68,7 @@ def text_table(lines: Sequence[Sequence[str]], left_aligned: Collection[int]) ->
 
 
 def parse_percent(text: str, option: str) -> float:
-    """'5%' as 0.05. Raises UserError for anything that is not a percentage from 0 to 100."""
+    """'5%' as 0.05. Raises UserError."""
     try:
         percent = float(text.removesuffix("%"))
     except ValueError:

@@ -1,7 +1,7 @@
 """How sure a speed is, and the ratio of two: Student's t on logarithms of runs, paired by round for ratios.
 
 All ratios of one table are a family: their intervals have one critical value (Sidak 1967), so that any sentence about
-them may be read. docs/protocol.md has the method. Needs numpy and scipy only.
+them may be read. docs/protocol.md has the method.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from scripts.results.formatting import format_number, format_with_interval
 CONFIDENCE = 0.95  # `grep -rn "95 %" scripts` finds the texts that name it
 INTERVAL_ROUNDS = 3  # fewer have no interval
 SENTENCE_ROUNDS = 5  # fewer have no sentence that says faster or slower
-FIRST_LOOK_ROUNDS = 10  # of --until: earlier, rounds that agree by luck stop it too often
+FIRST_LOOK_ROUNDS = 10  # of --until: earlier, luck stops it too often
 
 Windows = numpy.ndarray
 """float64 [num_windows, 2]: images and seconds of each timed window of one run."""
@@ -27,13 +27,12 @@ LogByRound = Mapping[Hashable, float]
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Images/s with its 95 % interval; low and high are None below INTERVAL_ROUNDS runs."""
+    """Images/s with its 95 % interval, None below INTERVAL_ROUNDS runs."""
 
     value: float
     low: float | None
     high: float | None
     num_runs: int
-    num_windows: int
 
     def text(self) -> str:
         """120 [110, 131]"""
@@ -42,7 +41,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class RatioEstimate:
-    """How many times as fast one is as the other; low and high are None below INTERVAL_ROUNDS common rounds."""
+    """How many times as fast one is as the other, with its interval, None below INTERVAL_ROUNDS common rounds."""
 
     value: float
     low: float | None
@@ -58,29 +57,23 @@ class RatioEstimate:
             return "faster"
         return "slower" if self.high < 1 else "no difference seen"
 
-    @property
-    def half_width(self) -> float | None:
-        """How far the interval reaches above the ratio, as a fraction of it."""
-        return None if self.high is None else self.high / self.value - 1
-
     def text(self) -> str:
         """1.50 [1.42, 1.58]"""
         return format_with_interval(self.value, self.low, self.high, "{:.2f}".format)
 
     def inverse(self) -> "RatioEstimate":
-        """The same of the second over the first."""
         if self.low is None or self.high is None:
             return RatioEstimate(1 / self.value, None, None, self.num_rounds)
         return RatioEstimate(1 / self.value, 1 / self.high, 1 / self.low, self.num_rounds)
 
 
 def sidak_critical_value(num_comparisons: int, df: float, level: float = CONFIDENCE) -> float:
-    """Half the width, in standard errors, of each of `num_comparisons` simultaneous intervals of Student's t."""
+    """Half the width, in standard errors, of each of so many simultaneous intervals of Student's t."""
     return float(stdtrit(df, (1 + level ** (1 / num_comparisons)) / 2))
 
 
 def mean_interval(values: numpy.ndarray, num_comparisons: int = 1) -> tuple[float, float | None, float | None]:
-    """Mean of one number a run, [num_runs], and Student's interval; None for both ends below INTERVAL_ROUNDS."""
+    """The mean of [num_runs], and Student's interval, None below INTERVAL_ROUNDS."""
     mean, num = float(numpy.mean(values)), len(values)
     if num < INTERVAL_ROUNDS:
         return mean, None, None
@@ -89,50 +82,41 @@ def mean_interval(values: numpy.ndarray, num_comparisons: int = 1) -> tuple[floa
 
 
 def geometric_mean(logs: numpy.ndarray, num_comparisons: int = 1) -> tuple[float, float | None, float | None]:
-    """The geometric mean of numbers, from their logarithms, and its interval."""
+    """And its interval."""
     mean, low, high = mean_interval(logs, num_comparisons)
-    return math.exp(mean), None if low is None else math.exp(low), None if high is None else _exp(high)
-
-
-def _exp(value: float) -> float:
-    return math.exp(value) if value < 700 else math.inf  # of three rounds that have little in common
+    return math.exp(mean), None if low is None else math.exp(low), None if high is None else math.exp(high)
 
 
 def log_throughput(runs: Sequence[Windows]) -> numpy.ndarray:
-    """float64 [num_runs]: logarithm of each run's total images over its total seconds."""
+    """float64 [num_runs]: of images over seconds, of all windows of a run."""
     totals = numpy.array([run.sum(axis=0) for run in runs])
     return numpy.log(totals[:, 0] / totals[:, 1])
 
 
 def strategy_throughput(runs: Sequence[Windows]) -> Estimate:
-    """Throughput of a strategy, the geometric mean of its runs', and its interval over runs."""
-    return Estimate(*geometric_mean(log_throughput(runs)), len(runs), sum(map(len, runs)))
+    """The geometric mean of its runs', and its interval over runs."""
+    return Estimate(*geometric_mean(log_throughput(runs)), len(runs))
 
 
 def run_interval(windows: Sequence[tuple[float, float]]) -> Estimate:
-    """Throughput of one run, and its interval over that run's windows, each (images, seconds): the next run may well be
-    outside."""
-    table = numpy.asarray(windows, dtype=float).reshape(-1, 2)
-    images, seconds = table.sum(axis=0)
-    value = float(images / seconds)
-    middle, low, high = geometric_mean(numpy.log(table[:, 0] / table[:, 1]))
+    """Throughput of one run, and its interval over its windows, each (images, seconds)."""
+    images, seconds = numpy.array(windows, dtype=float).T
+    value = float(images.sum() / seconds.sum())
+    middle, low, high = geometric_mean(numpy.log(images / seconds))
     if low is None or high is None:
-        return Estimate(value, None, None, 1, len(table))
-    return Estimate(value, low * value / middle, high * value / middle, 1, len(table))
+        return Estimate(value, None, None, 1)
+    return Estimate(value, low * value / middle, high * value / middle, 1)
 
 
 def ratio_of_rounds(differences: numpy.ndarray, num_comparisons: int = 1) -> RatioEstimate:
-    """The ratio of two throughputs from float64 [num_rounds], their difference of logarithms in each round.
-
-    num_comparisons: the comparisons whose intervals hold simultaneously.
-    """
+    """Of two throughputs, from float64 [num_rounds], their difference of logarithms in each round."""
     return RatioEstimate(*geometric_mean(differences, num_comparisons), len(differences))
 
 
 def ratios_of_pairs(logs: Mapping[str, LogByRound], pairs: Collection[Pair]) -> dict[Pair, RatioEstimate]:
-    """The ratio of each pair, of one family: simultaneous 95 % intervals. Raises KeyError.
+    """One family: simultaneous 95 % intervals. A pair without a common round has the ratio of the means, and none.
 
-    logs: by name. A pair without a common round has the ratio of the means, and no interval.
+    logs: by name.
     """
     differences = {
         (of, to): numpy.array([log - logs[to][key] for key, log in logs[of].items() if key in logs[to]])
@@ -149,16 +133,15 @@ def ratios_of_pairs(logs: Mapping[str, LogByRound], pairs: Collection[Pair]) -> 
 
 
 def ratios_to_baseline(baseline: str, logs: Mapping[str, LogByRound]) -> dict[str, RatioEstimate]:
-    """Each other strategy's throughput over the baseline's, a family of their own. Raises KeyError."""
+    """Each other strategy's throughput over the baseline's, a family of their own."""
     found = ratios_of_pairs(logs, [(of, baseline) for of in logs if of != baseline])
     return {of: ratio for (of, _), ratio in found.items()}
 
 
 def widest_half_width(ratios: Collection[RatioEstimate]) -> float | None:
-    """The widest interval, from the ratio up, as a fraction of it; None where one is missing."""
-    widths = [ratio.half_width for ratio in ratios]
-    known = [width for width in widths if width is not None]
-    return max(known) if known and len(known) == len(widths) else None
+    """How far intervals reach above the ratio, as a fraction of it; None where one is missing."""
+    widths = [ratio.high / ratio.value - 1 for ratio in ratios if ratio.high is not None]
+    return max(widths) if widths and len(widths) == len(ratios) else None
 
 
 def precise_enough(ratios: Collection[RatioEstimate], width: float) -> bool:

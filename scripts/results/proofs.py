@@ -1,9 +1,5 @@
-"""Whether the proof of a strategy (./bench verify) covers the runs of a group: the column `same update?`.
+"""Whether the proof of a strategy (./bench verify) covers the settings of a group's runs: the column `same update?`."""
 
-A proof covers the settings that it ran with, and no other.
-"""
-
-import json
 from typing import Any
 
 import numpy
@@ -12,7 +8,6 @@ import pandas
 from scripts.results.identity import (
     AA_LABEL,
     DERIVED_FIELDS,
-    LOST,
     RESOLVED_SUFFIX,
     Identity,
     differing_fields,
@@ -41,18 +36,16 @@ def proof_text(group: RunGroup, equivalence: pandas.DataFrame) -> str:
     """
     rows = [row for row in iterate_rows(equivalence) if row.strategy == group.strategy]
     if not len(group.ok_runs):
-        return proof_verdict(rows[-1]) if rows and rows[-1].verdict == "skipped" else ""
+        return ""
     if not rows:
         return f"{NO_PROOF} yet: ./bench verify"
-    known = [(row, identity) for row in rows if (identity := read_identity(row.asked, row.met))]
-    if not known or LOST in group.identity.requested:
-        return f"{NO_PROOF}: the settings are unknown"
-    gaps = [(row, _differing(identity, group.identity)) for row, identity in known]
-    covering = [(row, names) for row, names in gaps if not _forbidden(names)]
+    proofs = [(row, read_identity(row.asked, row.met)) for row in rows]
+    gaps = [(row, proof, _differing(proof, group.identity)) for row, proof in proofs]
+    covering = [(row, proof, names) for row, proof, names in gaps if not _forbidden(names)]
     if not covering:
-        return f"{NO_PROOF} of these settings: {', '.join(_forbidden(gaps[-1][1]))}"
-    row, names = covering[-1]
-    others = [MAY_DIFFER[name.removesuffix(RESOLVED_SUFFIX)] for name in names] + _other_source(row, group)
+        return f"{NO_PROOF} of these settings: {', '.join(_forbidden(gaps[-1][2]))}"
+    row, proof, names = covering[-1]
+    others = [MAY_DIFFER[name.removesuffix(RESOLVED_SUFFIX)] for name in names] + _other_source(proof, group)
     text, but = proof_verdict(row), ", ".join(filter(None, dict.fromkeys(others)))
     return f"{text}{OTHER}{but}" if but and text.startswith("yes") else text
 
@@ -89,11 +82,9 @@ def _forbidden(names: list[str]) -> list[str]:
     return [name for name in names if name not in DERIVED_FIELDS and not name.endswith(RESOLVED_SUFFIX)] or names
 
 
-def _other_source(row: Any, group: RunGroup) -> list[str]:
-    """'commit' where a run of the group is of another commit than the proof, 'local changes' where what was not
-    committed differs. What was not recorded counts as none."""
-    resolved = json.loads(row.met) if row.met else {}
-    commit, changes = (resolved.get(name) for name in SOURCE_FIELDS)
-    found = ["commit"] if commit and set(group.ok_runs.commit) - {commit, ""} else []
-    differs = resolved and (changes or "") != (group.identity.resolved.get("local_changes") or "")
-    return [*found, "local changes"] if differs else found
+def _other_source(proof: Identity, group: RunGroup) -> list[str]:
+    """'commit', 'local changes': in what the code of the proof differs from that of the runs."""
+    if not proof.has_resolved_settings:
+        return []
+    pairs = {name: (proof.resolved.get(name), group.identity.resolved.get(name)) for name in SOURCE_FIELDS}
+    return [name.replace("_", " ") for name, (one, other) in pairs.items() if (one or "") != (other or "")]

@@ -1,10 +1,8 @@
-"""The runs of one strategy with equal settings, and which rows of runs.csv they are. Needs no torch."""
+"""The runs of one strategy with equal settings, and which rows of runs.csv they are."""
 
 import dataclasses
 import functools
-import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -23,23 +21,20 @@ SESSION_PAUSE_S = 3600  # runs with a longer pause between them are of two sessi
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunGroup:
-    """The runs of one strategy in one set with the same requested and resolved settings (identity.py)."""
-
     label: str
     strategy: str
     identity: Identity
     rows: pandas.DataFrame
-    """Rows of runs.csv, ok or not."""
+    """Of runs.csv, ok or not."""
     windows_of_runs: list[Windows]
-    """Windows of each ok run that has a throughput."""
+    """Of each ok run that was timed."""
     round_numbers: list[float]
-    """The round of each of these runs, `repeat` in runs.csv."""
+    """Of each of these runs, `repeat` in runs.csv."""
     sessions: list[int]
-    """The number of the session of each."""
+    """Of each of these runs, from 0 on."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All fields that count, of both halves."""
         return self.identity.fields
 
     @property
@@ -53,14 +48,14 @@ class RunGroup:
 
     @property
     def timed_throughput(self) -> Estimate:
-        """The throughput of a group that has timed runs. Raises ValueError for a group without."""
+        """Raises ValueError where no run was timed."""
         if self.throughput is None:
             raise ValueError(f"{self.label} has no timed run")
         return self.throughput
 
     @functools.cached_property
     def log_by_round(self) -> dict[Hashable, float]:
-        """The mean log of images/s of its runs in each round, (session, round), for comparisons with other groups."""
+        """The mean log of images/s of its runs by (session, round)."""
         found: dict[Hashable, list[float]] = {}
         runs = zip(log_throughput(self.windows_of_runs), self.round_numbers, self.sessions, strict=True)
         for log, round_number, session in runs:
@@ -73,7 +68,7 @@ class RunGroup:
 
     @property
     def is_aa_copy(self) -> bool:
-        """Whether it is the second half of an A/A comparison: another group's runs once more, under a second name."""
+        """Whether it is another group's runs once more, under a second name: A/A."""
         return bool(self.identity.requested.get(AA_LABEL))
 
     @functools.cached_property
@@ -83,20 +78,20 @@ class RunGroup:
 
     @functools.cached_property
     def status_counts(self) -> dict[str, int]:
-        """Rows of each status, in the schema's order."""
+        """In the schema's order."""
         found = self.rows.status.value_counts()
-        return {status: int(found[status]) for status in (*STATUSES, *found.index) if status in found}
+        return {status: int(found[status]) for status in STATUSES if status in found}
 
 
 def iterate_rows(table: pandas.DataFrame) -> Iterator[Any]:
-    """The rows as named tuples, typed loosely: pandas' stubs give every cell a union of a dozen types."""
+    """Named tuples, typed loosely: pandas' stubs give every cell a union of a dozen types."""
     yield from table.itertuples()
 
 
 def group_runs(
     runs: pandas.DataFrame, identities: Sequence[Identity], windows: Mapping[str, Windows], num_cores: int | None
 ) -> list[RunGroup]:
-    """The groups of all rows: the baseline's first, then by the strategy's name.
+    """The baseline's first, then by the strategy's name.
 
     identities: of each row of runs.csv. windows: by run_id. num_cores: of the machine, which labels may name.
     """
@@ -106,39 +101,20 @@ def group_runs(
         others = [identities[index] for index in runs.index.difference(rows.index)]
         names = group_labels(str(strategy), [identity for identity, _ in by_identity], others, num_cores)
         for name, (identity, rows_of_group) in zip(names, by_identity, strict=True):
-            found = {row.Index: _windows_of(row, windows) for row in iterate_rows(rows_of_group)}
-            timed = {index: of_run for index, of_run in found.items() if of_run is not None}
-            rounds = rows_of_group["repeat"].loc[[*timed]].astype(float).tolist()
-            of_runs = [*timed.values()], rounds, sessions.loc[[*timed]].tolist()
+            timed = rows_of_group[(rows_of_group.status == "ok") & rows_of_group.run_id.isin(windows.keys())]
+            rounds, of_sessions = timed["repeat"].tolist(), sessions[timed.index].tolist()
+            of_runs = [windows[run_id] for run_id in timed.run_id], rounds, of_sessions
             groups.append(RunGroup(printable(name), str(strategy), identity, rows_of_group, *of_runs))
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
     return groups
-
-
-def windows_by_run(table: pandas.DataFrame, path: Path) -> dict[str, Windows]:
-    """run_id -> its windows. Says on stderr how many rows of `path` it leaves out."""
-    windows = table[["images", "seconds"]]
-    good = windows.gt(0).all(axis=1)
-    if not good.all():
-        print(f"warning: {path}: {(~good).sum()} rows without images or seconds are skipped", file=sys.stderr)
-    by_run = windows[good].astype(float).groupby(table.run_id[good])
-    return {str(run_id): rows.to_numpy() for run_id, rows in by_run}
 
 
 def session_numbers(runs: pandas.DataFrame) -> pandas.Series:
     """The number of each row's session, int [num_rows], from 0 on; a row without a time is of the first."""
     began = pandas.to_datetime(runs.started_at.astype(str), format="ISO8601", utc=True, errors="coerce")
     began_s = (began - began.min()).dt.total_seconds().dropna().sort_values(kind="stable")
-    ended_s = (began_s + runs.wall_s[began_s.index].fillna(0).clip(lower=0)).cummax()
+    ended_s = (began_s + runs.wall_s[began_s.index].fillna(0)).cummax()
     return (began_s - ended_s.shift() > SESSION_PAUSE_S).cumsum().reindex(runs.index, fill_value=0).astype(int)
-
-
-def _windows_of(row: Any, timed: Mapping[str, Windows]) -> Windows | None:
-    if row.status != "ok":
-        return None
-    if row.run_id in timed:
-        return timed[row.run_id]
-    return numpy.array([[row.images_per_s, 1.0]]) if row.images_per_s > 0 else None
 
 
 def _rows_by_identity(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity, pandas.DataFrame]]:
@@ -150,9 +126,6 @@ def _rows_by_identity(rows: pandas.DataFrame, found: list[Identity]) -> list[tup
         else:
             waiting.append((index, identity))
     for index, identity in waiting:
-        of_its_kind = (indices for other, indices in by_key.values() if belongs_to(identity, other))
-        indices = next(of_its_kind, None)
-        if indices is None:
-            indices = by_key.setdefault(identity.key, (identity, []))[1]
-        indices.append(index)
+        same = (indices for other, indices in by_key.values() if belongs_to(identity, other))
+        (next(same, None) or by_key.setdefault(identity.key, (identity, []))[1]).append(index)
     return [(identity, rows.loc[sorted(indices)]) for identity, indices in by_key.values()]

@@ -1,10 +1,7 @@
-"""What a reader should know before believing a set: at most one line a kind of warning, with one remedy.
-
-Needs no torch.
-"""
+"""What a reader should know before believing a set: at most one line a kind of warning, with one remedy."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import numpy
 import pandas
@@ -18,7 +15,6 @@ from scripts.results.step_breakdown import LOADER, step_shares
 
 DRIFT = 0.05  # of the mean log speed over strategies, between the first and the last third of the rounds
 UNSTEADY = 0.10  # pyperf: standard deviation of windows over their mean
-SLOW_FIRST = 1.5  # times the median of the run's windows
 OTHERS_PCT, STEAL_PCT = 5, 1  # of the cores' time; less comes from kernel threads and from rounding
 BUSY_SHARE = 0.1  # of the runs: one disturbed run is in the spread, many make the level doubtful
 PILLOW_SHARE = 0.01  # of the images that a run read
@@ -29,14 +25,11 @@ MOST_NAMES = 3
 
 @dataclasses.dataclass(frozen=True)
 class SetWarning:
-    """All that a set has of one kind."""
+    """text: what was seen, of which strategies, and how much."""
 
     kind: str
     text: str
-    """What was seen, of which strategies, and how much."""
     remedy: str
-    labels: tuple[str, ...] = ()
-    """The groups that have it; () where it is the set's."""
 
     @property
     def line(self) -> str:
@@ -44,25 +37,20 @@ class SetWarning:
 
 
 def find_warnings(results: ResultSet) -> list[SetWarning]:
-    """Every warning that applies to the set's timed runs, one a kind."""
     return [*_of_set(results), *_of_groups(results)] if results.timed_groups else []
 
 
-def drift_fraction(results: ResultSet) -> float | None:
-    """By how much speeds of the last third of the rounds differ from the first third's, in the mean of logs over
-    strategies, as a fraction; None below three rounds."""
+def drift_fraction(results: ResultSet) -> float:
+    """By how much the last third of the rounds is faster than the first, in the mean of logs over strategies; NaN below
+    three rounds."""
     logs = pandas.DataFrame({group.label: group.log_by_round for group in results.timed_groups}).sort_index()
     third = len(logs) // 3
-    if not third:
-        return None
-    changes = (logs[-third:].mean() - logs[:third].mean()).dropna()
-    return float(numpy.expm1(changes.mean())) if len(changes) else None
+    return float(numpy.expm1((logs[len(logs) - third :].mean() - logs[:third].mean()).mean()))
 
 
 def _of_set(results: ResultSet) -> Iterator[SetWarning]:
-    runs = results.ok_runs
-    fraction = drift_fraction(results)
-    if fraction is not None and abs(fraction) > DRIFT:
+    runs, fraction = results.ok_runs, drift_fraction(results)
+    if abs(fraction) > DRIFT:
         way = "faster" if fraction > 0 else "slower"
         text = f"the last third of the rounds was {100 * abs(fraction):.0f} % {way} than the first"
         yield SetWarning("drift", text, "compare ratios, where a shared drift cancels, and not images/s")
@@ -75,18 +63,14 @@ def _of_set(results: ResultSet) -> Iterator[SetWarning]:
             many = f"{len(disturbed)} of {plural(len(runs), 'run')}"
             text = f"{who} took {least} % of the cores' time or more in {many}, up to {runs[column].max():.0f} %"
             yield SetWarning(kind, text, remedy)
-    copies = {group.label for group in results.timed_groups if group.is_aa_copy}
-    for label, ratio in results.speedups.items():
-        if label in copies and ratio.verdict in ("faster", "slower"):
-            text = f"{label} is {ratio.text()} x the same runs under another name"
+    for group in results.timed_groups:
+        ratio = results.speedups.get(group.label)
+        if group.is_aa_copy and ratio and ratio.verdict in ("faster", "slower"):
+            text = f"{group.label} is {ratio.text()} x the same runs under another name"
             yield SetWarning("A/A", text, "take other differences as small for chance or an effect of the order")
     if governors := sorted(set(runs.governor) & SLOW_GOVERNORS):
         text = f"clocks of the cores follow the load ({', '.join(governors)})"
         yield SetWarning("frequency governor", text, "sudo cpupower frequency-set -g performance")
-    commits = sorted(set(runs.commit) - {""})
-    if len(commits) > 1:
-        text = f"runs of {len(commits)} commits ({', '.join(commits)}) are groups of their own"
-        yield SetWarning("several commits", text, "measure all at one, in a new set")
     if (runs.dirty == "yes").any():
         yield SetWarning("local changes", "no commit has the code that ran", "commit it, and measure again")
 
@@ -103,8 +87,8 @@ def _of_groups(results: ResultSet) -> Iterator[SetWarning]:
         """text has {names}, and {most}, the largest that `measure` finds; it has to be over `least`."""
         worst = {group.label: value for group in groups if (value := measure(group)) > least}
         if worst:
-            named = text.format(names=_names(worst, len(groups)), most=max(worst.values()))
-            yield SetWarning(kind, named, remedy, tuple(worst))
+            names = ", ".join(worst) if len(worst) <= MOST_NAMES else f"{len(worst)} of {len(groups)} configurations"
+            yield SetWarning(kind, text.format(names=names, most=max(worst.values())), remedy)
 
     def of_loader(group: RunGroup) -> float:
         on_gpus = (group.ok_runs.device == "cuda").any()  # where a speed-up may be that of more loader workers
@@ -164,13 +148,6 @@ def _of_groups(results: ResultSet) -> Iterator[SetWarning]:
         UNSTEADY,
     )
     yield from found(
-        "slow first window",
-        "it takes up to {most:.1f} times as long as the others ({names})",
-        "-- --warmup-steps 30",
-        _first_window,
-        SLOW_FIRST,
-    )
-    yield from found(
         "images that cannot be read",
         "up to {most:.0f} a run were replaced ({names})",
         "./bench data check names them",
@@ -185,23 +162,7 @@ def _of_groups(results: ResultSet) -> Iterator[SetWarning]:
     )
 
 
-def _names(labels: Mapping[str, object], num_groups: int) -> str:
-    """a, b; or 7 of 16 configurations."""
-    return ", ".join(labels) if len(labels) <= MOST_NAMES else f"{len(labels)} of {num_groups} configurations"
-
-
 def _spread_of_windows(group: RunGroup) -> float:
     """pyperf's rule, within the median run: the spread between runs is in the intervals."""
-    spreads = [rates.std(ddof=1) / rates.mean() for rates in _rates(group, 2)]
-    return float(numpy.median(spreads)) if spreads else 0.0
-
-
-def _first_window(group: RunGroup) -> float:
-    """How many times as long as the median window the first one takes, in the median run."""
-    times = [numpy.median(rates) / rates[0] for rates in _rates(group, 3)]
-    return float(numpy.median(times)) if times else 0.0
-
-
-def _rates(group: RunGroup, least: int) -> list[numpy.ndarray]:
-    """Images/s of the windows of each run that has so many."""
-    return [run[:, 0] / run[:, 1] for run in group.windows_of_runs if len(run) >= least]
+    rates = [run[:, 0] / run[:, 1] for run in group.windows_of_runs if len(run) > 1]
+    return float(numpy.median([each.std(ddof=1) / each.mean() for each in rates])) if rates else 0.0

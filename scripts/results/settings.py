@@ -1,12 +1,9 @@
 """The settings of a run, in two halves: requested and resolved. NOT_COMPARED of config.py and READERS say which fields
-count.
-
-    {"schema": 1, "asked": {"strategy": "ddp", "ranks": 2, ...}, "met": {"device_name": ..., "torch": ..., ...}}
+count; identity.py decides whether two runs are pooled.
 
 Requested, stored as "asked": strategy, ranks, nodes, threads a rank, fingerprint of the data, and every field of the
 configuration, with `auto` where it says `auto`. The plan writes it before the start. Resolved, stored as "met": the
-value of each `auto`, the machine, the versions, the commit. The reporting rank collects it (Record.finish), and the
-record adds what it knows. identity.py decides whether two runs are pooled. Needs no torch.
+value of each `auto`, the machine, the versions, the commit. The reporting rank collects it, and the record adds to it.
 """
 
 import dataclasses
@@ -21,7 +18,6 @@ from benchmarks.common.run_folder import Half
 
 HASH_DIGITS = 12
 
-# Two sets are often compared for these. Within a set they separate runs, as every field does.
 SOURCE_FIELDS = ("commit", "local_changes")
 # Options that some strategies read, and their readers. The runs of other strategies are alike whatever these say.
 DDP = ("ddp", "ddp_spawn", "slurm", "ddp_amp", "ddp_compile", "ddp_compressed", "hybrid_parallel", "zero1")
@@ -53,13 +49,13 @@ def seed_in_turn(seeds: Sequence[int], round_number: int) -> int:
 
 
 def seed_of_round(half: Half, round_number: int) -> int | str | None:
-    """The seed of a round, from one half of the recorded settings; None where it has no seed."""
+    """half: of the recorded settings; None where it has no seed."""
     seeds = half.get("seeds")
     return seed_in_turn(seeds, round_number) if isinstance(seeds, list) and seeds else half.get("seed")
 
 
 def drop_not_compared(half: Half) -> Half:
-    """A half without the fields of NOT_COMPARED. Where the rounds take the seeds of a list in turn, the list stays."""
+    """Where the rounds take the seeds of a list in turn, the list stays."""
     return {
         name: value
         for name, value in half.items()
@@ -68,16 +64,16 @@ def drop_not_compared(half: Half) -> Half:
 
 
 def settings_hash(requested: Half, resolved: Half | None = None) -> str:
-    """A hash of the fields of both halves that are compared."""
-    halves = [drop_not_compared(requested), *([drop_not_compared(resolved)] if resolved else [])]
-    text = json.dumps(halves, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:HASH_DIGITS]
+    """Of the fields that are compared."""
+    halves = [drop_not_compared(half) for half in (requested, resolved) if half]
+    text = json.dumps(halves, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
 
 
 def add_settings(results: Path, requested: Half, resolved: Half | None = None) -> str:
     """Add the settings of a run to settings.csv, unless they are there. Returns their hash, a column of runs.csv.
 
-    Two processes that add the same at the same moment add two equal rows, which readers take for one.
+    Two processes may add two equal rows, which readers take for one.
     """
     name = settings_hash(requested, resolved)
     halves = {"asked": json_cell(requested), "met": json_cell(resolved) if resolved else None}
@@ -89,5 +85,5 @@ def add_settings(results: Path, requested: Half, resolved: Half | None = None) -
 
 
 def json_cell(value: object) -> str:
-    """`value` as JSON that `format_cell` does not change: on one line, and never with two spaces in a row."""
+    """JSON that `format_cell` does not change: on one line, and never with two spaces in a row."""
     return json.dumps(value, separators=(",", ":")).replace("  ", " \\u0020")

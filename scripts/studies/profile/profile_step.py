@@ -32,7 +32,7 @@ from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.rank import NotStarted, device_name, synchronize
 from benchmarks.common.rows import table_text
 from scripts.results.device_use import peak_tflops
-from scripts.results.output_files import check_output, write_output
+from scripts.results.output_files import write_output
 from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.device_peak import measure_peak
 from scripts.runner.request import read_request
@@ -219,7 +219,6 @@ def text_of(rows: list[dict]) -> str:
 def main(options: ProfileOptions, config: Config) -> int:
     if options.steps < 1:
         raise UserError(f"--steps is {options.steps}, but must be 1 or more")
-    check_output(options.output)
     measured = measure(options, config)
     if measured is None:
         return 0
