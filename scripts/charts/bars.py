@@ -1,4 +1,4 @@
-"""Horizontal bars with intervals, every run as a point, and the values beside them. Needs no torch."""
+"""Horizontal bars with intervals, every run as a point, and the values beside them."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,20 +9,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from scripts.charts.figures import COLORS, LINES, RUN_STYLE, draw_legend, make_figure, text_width, wrap
+from scripts.charts.figures import COLORS, LINES, RUN_STYLE, draw_legend, make_rows
 from scripts.results.formatting import format_interval
 
 IDEAL: dict[str, Any] = {"color": "#D55E00", "linewidth": 2.5}
 NOT_PARALLEL = "////"
-REFERENCE_COLOR, BAND_COLOR = "#C8C8C8", "#F1F1F1"
-ROW_HEIGHT = 0.27  # inches
-BAND_GAP = 0.6  # rows between the strategies and the references
-VALUE_FONT: dict[str, Any] = {"family": "monospace", "size": 6.5}
+REFERENCE_COLOR = "#C8C8C8"
 
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """A value with its interval, that of each run, and where it would end if nothing were lost."""
+    """points: of each run. ideal: where it would end if nothing were lost."""
 
     label: str
     value: float
@@ -38,30 +35,20 @@ class Bar:
 def bar_chart(
     title: str, about: str, bars: list[Bar], axis_label: str, header: str, lines: Mapping[str, float] | None = None
 ) -> Figure:
-    """Bars from the top down, references in a band of their own below them, and beside each bar its value.
+    """Bars from the top down, references last, and beside each bar its value.
 
     header: over the values. lines: upright lines over all bars, by what the legend calls them.
     """
     bars, lines = sorted(bars, key=lambda bar: bar.is_reference), lines or {}
-    labels = [wrap(bar.label, 30) + ("" if bar.is_parallel else "\n(not parallel)") for bar in bars]
+    labels = [bar.label + " (not parallel)" * (not bar.is_parallel) for bar in bars]
     values = [bar.style.format(bar.value) for bar in bars]
     intervals = [format_interval(bar.low, bar.high, bar.style.format) for bar in bars]
     texts = [f"{value:>{max(map(len, values))}} {interval}" for value, interval in zip(values, intervals, strict=True)]
-    places = [number + BAND_GAP * bar.is_reference for number, bar in enumerate(bars)]
-    has_ideal, num_rows = any(bar.ideal for bar in bars), max(2, places[-1] + 1)
+    has_ideal = any(bar.ideal for bar in bars)
     legend = [*lines, *["ideal: nothing is lost"] * has_ideal]
-    figure, (axes,) = make_figure(
-        title,
-        about,
-        [ROW_HEIGHT * num_rows],
-        left=text_width(labels, size=8) + 0.2,
-        right=text_width([*texts, header], **VALUE_FONT) + 0.2,
-        legend=legend,
-    )
-    for place, bar, text in zip([-0.9, *places], [None, *bars], [header, *texts], strict=True):
-        axes.text(1.02, place, text, transform=axes.get_yaxis_transform(), va="center", fontproperties=VALUE_FONT)
-        if bar:
-            _draw_bar(axes, place, bar)
+    figure, axes = make_rows(title, about, labels, [header, *texts], axis_label, legend)
+    for place, bar in enumerate(bars):
+        _draw_bar(axes, place, bar)
     handles = [
         axes.axvline(x, color="black", linewidth=1.1, linestyle=LINES[1 + number], zorder=2.5)
         for number, x in enumerate(lines.values())
@@ -73,13 +60,6 @@ def bar_chart(
     ends = [min(bar.high or 0, 1.6 * longest) for bar in bars] + [bar.ideal or 0 for bar in bars]
     axes.set_xlim(0, 1.03 * max(longest, *ends, *lines.values()))
     axes.xaxis.set_major_formatter("{x:,.10g}")
-    axes.set_ylim(num_rows - 0.4, -0.6)
-    axes.set_yticks(places, labels)
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlabel(axis_label)
-    if bars[-1].is_reference:
-        first = sum(not bar.is_reference for bar in bars)
-        axes.axhspan(places[first] - 0.6, num_rows, color=BAND_COLOR, zorder=0)
     return figure
 
 

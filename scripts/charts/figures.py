@@ -1,4 +1,4 @@
-"""What charts share: size, colours, title, legend, note and file. Needs no torch.
+"""What charts share: size, colours, title, legend, note and file.
 
 Colours are Okabe and Ito's; what a colour says, a hatch, a marker or a line style says too.
 """
@@ -46,8 +46,21 @@ RUN_STYLE: dict[str, Any] = {
     "zorder": 3,
 }
 """Of each run, in every chart."""
-WIDTH, EDGE, ROW_GAP = 7.0, 0.1, 0.6  # inches
+VALUE_FONT: dict[str, Any] = {"family": "monospace", "size": 6.5}
+WIDTH, EDGE, ROW_GAP, ROW_HEIGHT = 7.0, 0.1, 0.6, 0.27  # inches
 TITLE_LETTERS, ABOUT_LETTERS, LEGEND_LETTERS, NOTE_LETTERS = 82, 125, 120, 140  # of a line
+
+
+def line_style(number: int) -> dict[str, Any]:
+    """Of the n-th line of a chart."""
+    return {
+        "color": LINE_COLORS[number % len(LINE_COLORS)],
+        "linestyle": LINES[number % len(LINES)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "markerfacecolor": "none",
+        "linewidth": 1.1,
+        "markersize": 3.5,
+    }
 
 
 def make_figure(
@@ -60,7 +73,7 @@ def make_figure(
     right: float = 0.2,
     legend: Sequence[str] = (),
 ) -> tuple[Figure, list[Axes]]:
-    """A figure and its panels from the top, each row of some height in inches.
+    """A figure and its panels from the top. heights: of the rows of panels, inches.
 
     title: the finding. about: what was run on what. left, right: inches beside the panels. legend: the entries that
     draw_legend will get.
@@ -86,8 +99,24 @@ def make_figure(
     return figure, [figure.add_subplot(grid[number]) for number in range(len(heights) * num_columns)]
 
 
+def make_rows(
+    title: str, about: str, labels: Sequence[str], texts: Sequence[str], axis_label: str, legend: Sequence[str]
+) -> tuple[Figure, Axes]:
+    """One panel for a bar a label, at 0, 1, ... from the top down. texts: a header, and one beside each bar."""
+    labels, num_rows = [wrap(label, 30) for label in labels], max(2, len(labels))
+    left, right = _text_width(labels, size=8) + 0.2, _text_width(texts, **VALUE_FONT) + 0.2
+    figure, (axes,) = make_figure(title, about, [ROW_HEIGHT * num_rows], left=left, right=right, legend=legend)
+    for place, text in enumerate(texts, -1):
+        axes.text(1.02, place, text, transform=axes.get_yaxis_transform(), va="center", fontproperties=VALUE_FONT)
+    axes.set_ylim(num_rows - 0.4, -0.6)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(axis_label)
+    return figure, axes
+
+
 def draw_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Entries below the panels, where make_figure keeps room."""
+    """Below the panels, where make_figure keeps room."""
     figure.legend(
         handles,
         labels,
@@ -107,20 +136,20 @@ def _num_columns(labels: Sequence[str]) -> int:
 
 
 def add_note(figure: Figure, text: str) -> None:
-    """One line below everything else; what does not fit is cut."""
+    """One line below everything else."""
     line = textwrap.shorten(printable(text), NOTE_LETTERS, placeholder=" ...")
     figure.text(EDGE / WIDTH, 0.06 / figure.get_figheight(), line, va="bottom", fontsize=6.5)
 
 
-def text_width(texts: Iterable[str], **font: Any) -> float:
-    """Inches of the longest line in a font, such as size=7."""
+def _text_width(texts: Iterable[str], **font: Any) -> float:
+    """Inches of the longest line."""
     lines = [line for text in texts for line in text.splitlines()]
     widths = [text_to_path.get_text_width_height_descent(line, FontProperties(**font), False)[0] for line in lines]
     return max(widths, default=0.0) / 72
 
 
 def save_chart(figure: Figure, folder: Path, name: str, formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Write `folder/name.<format>`, each whole or not at all. Raises UserError where it cannot write."""
+    """Write `folder/name.<format>`. Raises UserError."""
     paths = [folder / f"{name}.{kind}" for kind in formats]
     try:
         folder.mkdir(parents=True, exist_ok=True)

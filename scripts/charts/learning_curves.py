@@ -1,20 +1,16 @@
 """The learning curves: losses and top-1 by epoch, and top-1 by seconds, also of trainings that still run.
 
-Strategies that learn the same, to all recorded digits, are one line. Needs no torch.
+Strategies that learn the same, to all recorded digits, are one line.
 """
 
-from typing import Any
-
-import numpy
 import pandas
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
-from scripts.charts.figures import LINE_COLORS, LINES, MARKERS, add_note, draw_legend, make_figure
+from scripts.charts.figures import add_note, draw_legend, line_style, make_figure
 from scripts.results.accuracy import top1_accuracy
 from scripts.results.result_set import ResultSet
 from scripts.results.set_text import describe_rows
@@ -27,37 +23,37 @@ Curves = dict[str, pandas.DataFrame]
 
 
 def learning_chart(results: ResultSet) -> Figure | None:
-    """Train loss, validation loss and top-1 by epoch, and top-1 by the seconds of the passes."""
     curves, lines = learning_curves(results), dict[str, list[str]]()
     for label, curve in curves.items():
         lines.setdefault(curve.drop(columns="seconds", level=0).to_csv(float_format="%.7g"), []).append(label)
     if not lines:
         return None
-    legend = [_label(labels) for labels in lines.values()]
-    figure, panels = make_figure(_title(curves), describe_rows(results.ok_runs), [1.9, 1.9], 2, left=0.4, legend=legend)
+    more = {key: f" = {len(labels) - MOST_NAMES} more" * (len(labels) > MOST_NAMES) for key, labels in lines.items()}
+    legend = [" = ".join(labels[:MOST_NAMES]) + more[key] for key, labels in lines.items()]
+    about = describe_rows(results.ok_runs)
+    figure, panels = make_figure(_title(curves), about, [1.9, 1.9], 2, left=0.4, legend=legend)
     intervals = {group.label: top1_accuracy(group) for group in results.groups}
     handles = []
     for number, labels in enumerate(lines.values()):
-        style: dict[str, Any] = {
-            "color": LINE_COLORS[number % len(LINE_COLORS)],
-            "linestyle": LINES[number % len(LINES)],
-            "marker": MARKERS[number % len(MARKERS)],
-            "markerfacecolor": "none",
-        }
-        curve, accuracy = curves[labels[0]], intervals.get(labels[0])
+        style, curve = line_style(number), curves[labels[0]]
+        style["markevery"] = max(1, len(curve) // 8)
         for axes, column in zip(panels, PANELS.values(), strict=False):
-            handles += axes.plot(curve.index, curve[column], markevery=max(1, len(curve) // 8), **style)
-        if accuracy and accuracy.low is not None:
+            handles += axes.plot(curve.index, curve[column], **style)
+        if accuracy := intervals.get(labels[0]):
             place = curve.index[-1] + 0.02 * len(curve) * (number - (len(lines) - 1) / 2)
-            panels[2].plot([place] * 2, numpy.array([accuracy.low, accuracy.high]), color=style["color"], marker="_")
+            panels[2].plot([place] * 2, [accuracy.low, accuracy.high], color=style["color"], marker="_")
         for label in labels:
-            panels[3].plot(curves[label]["seconds"], curves[label][TOP1], markevery=max(1, len(curve) // 8), **style)
-    _label_axes(panels)
+            panels[3].plot(curves[label]["seconds"], curves[label][TOP1], **style)
+    for axes, title in zip(panels, [*PANELS, "val top-1, % by seconds"], strict=True):
+        axes.set_title(title)
+        axes.set_xlabel("seconds" if "seconds" in title else "epoch")
+        axes.margins(x=0.08)
+        axes.grid(alpha=0.3)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    panels[3].set_xlim(left=0)
     draw_legend(figure, handles[:: len(PANELS)], legend)
-    add_note(
-        figure,
-        "Means over runs; upright: 95 % interval of top-1; seconds: of all passes; a = b: equal in all digits.",
-    )
+    note = "Means over runs; upright: 95 % interval of top-1; seconds: of all passes; a = b: equal in all digits."
+    add_note(figure, note)
     return figure
 
 
@@ -98,19 +94,3 @@ def _title(curves: Curves) -> str:
     low, high = min(last, key=lambda label: last[label]), max(last, key=lambda label: last[label])
     span = f"{last[low]:.1f} % ({low})" + (f" to {last[high]:.1f} % ({high})" if last[high] > last[low] else "")
     return f"Top-1 after {max(map(len, curves.values()))} epochs: {span}"
-
-
-def _label(labels: list[str]) -> str:
-    more = len(labels) - MOST_NAMES
-    return " = ".join(labels[:MOST_NAMES]) + (f" = {more} more" if more > 0 else "")
-
-
-def _label_axes(panels: list[Axes]) -> None:
-    for axes, title in zip(panels, [*PANELS, "val top-1, % by seconds"], strict=True):
-        axes.set_title(title)
-        axes.set_xlabel("epoch")
-        axes.margins(x=0.08)
-        axes.grid(alpha=0.3)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    panels[3].set_xlabel("seconds")
-    panels[3].set_xlim(left=0)

@@ -1,9 +1,9 @@
-"""The chart of the machine during the runs: utilisation, memory, power and network over time. Needs no torch."""
+"""The chart of the machine during the runs: utilisation, memory, power and network over time."""
 
 import pandas
 from matplotlib.figure import Figure
 
-from scripts.charts.figures import LINE_COLORS, LINES, MARKERS, add_note, draw_legend, make_figure
+from scripts.charts.figures import add_note, draw_legend, line_style, make_figure
 from scripts.results.device_use import drop_unused_gpus
 from scripts.results.result_set import ResultSet
 from scripts.results.set_text import describe_rows
@@ -40,17 +40,8 @@ def telemetry_chart(results: ResultSet) -> Figure | None:
     figure, panels = make_figure(title, describe_rows(results.ok_runs), heights, 2, left=0.4, legend=labels)
     handles = {}
     for (title, label), series in lines.items():
-        number, axes = labels.index(label), panels[titles.index(title)]
-        (handles[label],) = axes.plot(
-            series,
-            color=LINE_COLORS[number % len(LINE_COLORS)],
-            linestyle=LINES[number // len(LINE_COLORS) % len(LINES)],
-            marker=MARKERS[number % len(MARKERS)],
-            markevery=max(1, len(series) // 6),
-            markerfacecolor="none",
-            linewidth=1.1,
-            markersize=3.5,
-        )
+        style = line_style(labels.index(label)) | {"markevery": max(1, len(series) // 6)}
+        (handles[label],) = panels[titles.index(title)].plot(series, **style)
     for title, axes in zip(titles, panels, strict=False):
         axes.set_title(title)
         axes.set_ylim(bottom=0)

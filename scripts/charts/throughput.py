@@ -1,4 +1,4 @@
-"""The charts of throughput: bars from zero, with every run as a point and the 95 % interval. Needs no torch."""
+"""The charts of throughput: bars from zero, with every run as a point and the 95 % interval."""
 
 import math
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def throughput_chart(results: ResultSet) -> Figure | None:
 
 
 def speedup_chart(results: ResultSet) -> Figure | None:
-    """Throughput over that of each strategy's own baseline, with the other plain baselines and the ideal."""
+    """Over each strategy's own baseline, with the other plain baselines and the ideal."""
     groups = [group for group in _fastest_first(results) if group.label in results.speedups]
     if not groups:
         return None
@@ -70,7 +70,9 @@ def published_chart(results: ResultSet) -> Figure:
     ]
     published = [Bar(name, value, style="{:,.0f}", is_reference=True) for name, value in PUBLISHED_EPOCH_S.items()]
     title = f"An ImageNet epoch: {own[0].label} {own[0].value:,.0f} s; published for 4 V100: DDP 1,189 s"
-    figure = bar_chart(title, describe_rows(results.ok_runs), [*own, *published], "seconds of an epoch", "seconds [95 %]")
+    figure = bar_chart(
+        title, describe_rows(results.ok_runs), [*own, *published], "seconds of an epoch", "seconds [95 %]"
+    )
     add_note(figure, f"{IMAGENET_TRAIN_IMAGES:,} images over images/s. Grey: published, one run each, no interval.")
     return figure
 
@@ -80,7 +82,6 @@ def _fastest_first(results: ResultSet) -> list[RunGroup]:
 
 
 def _rate_bar(group: RunGroup, style: str = "{:,.1f}", convert: Callable[[float], float] = float) -> Bar:
-    """The bar of a group's images/s, or of what they are converted to."""
     rate = group.timed_throughput
     low, high = sorted(convert(end) for end in (rate.low, rate.high) if end) or (None, None)
     points = [convert(strategy_throughput([run]).value) for run in group.windows_of_runs]
@@ -111,14 +112,13 @@ def _is_reference(group: RunGroup) -> bool:
 
 
 def _ideal(group: RunGroup, base: RunGroup) -> float | None:
-    """Devices over the baseline's; None where the work is not divided, or ranks share cores."""
+    """None where the work is not divided, or ranks share cores."""
     ideal = group.ok_runs.world_size.iloc[0] / base.ok_runs.world_size.iloc[0]
     shared = (group.ok_runs.oversubscribed == "yes").any()
     return None if shared or not group.is_parallel or not ideal > 1 else float(ideal)
 
 
 def _note(results: ResultSet, bars: list[Bar]) -> str:
-    """n, once, and what a grey bar is."""
     sizes = [len(run) for group in results.timed_groups for run in group.windows_of_runs]
     runs = plural_of_several([len(group.windows_of_runs) for group in results.timed_groups], "run")
     grey = " Grey: one process in other settings, and runs under a second name (A/A)."

@@ -1,10 +1,7 @@
 """Words of a result set that name a machine, its user or their folders, and what stands for each in a published set.
 
-    words = private_words(results, [results.path])
-    without_private(text, words)
-
 A host becomes `host 1`, a user `user`, a path its last name. Values of variables whose name speaks of a secret are left
-out. Needs no torch.
+out.
 """
 
 import json
@@ -19,12 +16,11 @@ from scripts.results.result_set import ResultSet
 from scripts.shared.repository import ROOT
 
 PLACES = ("config", "data", "checkpoint_dir", "container", "CONFIG", "DATA", "CONTAINER")
-"""Settings and variables that are paths, or may be."""
+"""Settings and variables that may be paths."""
 OF_THE_CHECKOUT = ("configs", "data", "results")
-"""Folders of every checkout: what lies directly in one keeps its name, such as data/imagenet-mini."""
 HOST_VARIABLES = ("HOSTS", "RDZV_ENDPOINT")
 COMMON = {"root", "user", "ubuntu", "admin", "debian", "localhost", "runner", "nobody", "cpu", "gpu", "cuda"}
-"""Names of hosts and users that say nothing, and that stand in texts for other things."""
+"""Names of hosts and users that say nothing."""
 SYSTEM = ("/usr/", "/lib/", "/bin/", "/proc/", "/sys/", "/dev/")
 PATH = re.compile(r"(?<![\w.~:/>-])(?:~[\w-]*|\.\.?)?/(?:[\w.@+~-]+/)+[\w.@+~-]*")
 SECRET = re.compile(r"\b(\w*(?:AUTH|KEY|TOKEN|SECRET|PASS|CRED)\w*=)[^\s\"']+")
@@ -59,7 +55,7 @@ def private_words(results: ResultSet, folders: Iterable[Path]) -> dict[str, str]
 
 
 def public_path(text: str) -> str:
-    """The last name; of what lies directly in a folder of the checkout that, too."""
+    """Its last name; of what lies directly in a folder of the checkout that, too, such as data/imagenet-mini."""
     parts = Path(text).parts
     return "/".join(parts) if len(parts) == 2 and parts[0] in OF_THE_CHECKOUT else Path(text).name
 
@@ -77,6 +73,6 @@ def without_words(text: str, words: Mapping[str, str]) -> str:
 
 
 def without_private(text: str, words: Mapping[str, str]) -> str:
-    """Nor other paths than the system's, hosts in a command, secrets."""
+    """Nor other paths than the system's, hosts of a command, secrets."""
     text = without_words(HIDDEN_OPTION.sub(r"\1...", SECRET.sub(r"\1...", text)), words)
     return PATH.sub(lambda found: found[0] if found[0].startswith(SYSTEM) else Path(found[0]).name, text)

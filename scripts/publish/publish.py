@@ -2,9 +2,8 @@
 
     ./bench publish --name cpu2-epyc_torch2.15_202611 --results results/x
 
-What goes along: the tables, environment.json, the same of the sets inside (sweeps, scaling, ...), a report of the copy,
-its charts as PNG, and SHA256SUMS, which `sha256sum -c` reads. No logs and no checkpoints.
-All is made in a folder beside the place, which is then renamed. Exit code: 2 for a mistake. Needs no torch.
+What goes along: the tables, environment.json, the same of the sets inside (sweeps, ...), a report of the copy, its
+charts as PNG, and SHA256SUMS, which `sha256sum -c` reads. Exit code: 2 for a mistake.
 """
 
 import contextlib
@@ -59,7 +58,7 @@ def main(options: PublishOptions) -> int:
 
 
 def copy_tables(source: Path, target: Path, words: Mapping[str, str]) -> None:
-    """Without private words. Hashes of settings stay: they are names by now."""
+    """Hashes of settings stay: they are names by now."""
     target.mkdir()
     for path in sorted(source.glob("*.csv")):
         (target / path.name).write_text(without_private(path.read_text(errors="replace"), words))
@@ -71,7 +70,6 @@ def copy_tables(source: Path, target: Path, words: Mapping[str, str]) -> None:
 
 
 def write_report(new: Path) -> None:
-    """The report and charts of the copy in `new`, which has no private words."""
     report = make_report(load_set(new))
     public = f"results/published/{new.name}"
     texts = {name: text.replace(str(new), public) for name, text in report.texts.items()}

@@ -2,8 +2,7 @@
 
     ./bench export results/x --out set.json
 
-Without --out the text goes to stdout. docs/results.md says what it has. Exit code: 1 where the set has no run,
-2 for a mistake. Needs no torch.
+Exit code: 1 where the set has no run, 2 for a mistake.
 """
 
 import json
@@ -14,16 +13,15 @@ from typing import Any
 import numpy
 import pandas
 
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import write_text_atomically
 from scripts.report.provenance import recorded
 from scripts.results.accuracy import top1_accuracy
-from scripts.results.formatting import printable
 from scripts.results.intervals import CONFIDENCE, mean_interval
 from scripts.results.options import ExportOptions
-from scripts.results.output_files import write_output
 from scripts.results.proofs import proof_text
 from scripts.results.result_set import ResultSet, load_set
 from scripts.results.run_group import RunGroup
-from scripts.results.set_text import describe_images
 
 SCHEMA_VERSION = 2
 MEANS = ("energy_j_per_image", "peak_memory_mb", "step_ms_p50", "step_ms_p95")
@@ -35,7 +33,6 @@ Document = dict[str, Any]
 
 
 def set_document(results: ResultSet) -> Document:
-    """The set as one JSON object."""
     started = sorted(filter(None, results.ok_runs.started_at))
     return {
         "schema": SCHEMA_VERSION,
@@ -46,13 +43,12 @@ def set_document(results: ResultSet) -> Document:
         "hardware": recorded(results, "device_name"),
         "commits": recorded(results, "commit"),
         "torch": recorded(results, "torch"),
-        "images": describe_images(results.timed_groups),
         "groups": [_group(results, group) for group in results.groups],
     }
 
 
 def _group(results: ResultSet, group: RunGroup) -> Document:
-    """One strategy with one choice of settings; None where something was not measured."""
+    """None where something was not measured."""
     rate, over, top1 = group.throughput, results.speedups.get(group.label), top1_accuracy(group)
     others = group.rows[group.rows.status != "ok"]
     return {
@@ -79,19 +75,16 @@ def _interval(value: float, low: float | None, high: float | None) -> Document:
 
 
 def _mean(values: pandas.Series) -> Document | None:
-    """The mean over runs with Student's interval; None where nothing was measured."""
-    known = values[numpy.isfinite(values)].to_numpy(float)
+    known = values.dropna().to_numpy(float)
     return _interval(*mean_interval(known)) | {"num_runs": len(known)} if len(known) else None
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold, as deep as it goes: nine digits, as the tables have, and no text that steers a terminal."""
+    """What JSON can hold, as deep as it goes, with nine digits, as the tables have."""
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, list):
         return [plain(each) for each in value]
-    if isinstance(value, str):
-        return printable(value)
     if isinstance(value, float):
         return float(f"{value:.9g}") if math.isfinite(value) else None
     return int(value) if isinstance(value, numpy.integer) else value
@@ -104,12 +97,13 @@ def export_text(results: ResultSet) -> str:
 def main(options: ExportOptions) -> int:
     results = load_set(options.results)
     if not results.groups:
-        halves = [results.path / name for name in ("A", "B") if (results.path / name / "runs.csv").exists()]
-        named = f"; export one of the sets of this comparison: {' or '.join(map(str, halves))}" if halves else ""
-        print(f"error: {results.path}/runs.csv has no run, so there is nothing to export{named}", file=sys.stderr)
+        print(f"error: {results.path}/runs.csv has no run, so there is nothing to export", file=sys.stderr)
         return 1
     if options.out is None:
         print(export_text(results), end="")
-    else:
-        write_output(options.out, export_text(results), "--out")
+        return 0
+    try:
+        write_text_atomically(options.out, export_text(results))
+    except OSError as error:
+        raise UserError(f"cannot write {options.out}: {error.strerror}; name another file: --out") from None
     return 0

@@ -2,7 +2,7 @@
 
     ./bench report --results results/latest
 
-It renders what was measured, and starts nothing. Exit code: 1 where no run is ok, 2 for a mistake. Needs no torch.
+It renders what was measured, and starts nothing. Exit code: 1 where no run is ok, 2 for a mistake.
 """
 
 import base64
@@ -15,10 +15,9 @@ from pathlib import Path
 import tyro
 from markupsafe import Markup
 from matplotlib.figure import Figure
-from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import write_text_atomically
+from benchmarks.common.files import without_controls, write_text_atomically
 from scripts.charts.plot import CHARTS, draw_charts
 from scripts.report.provenance import environment_facts, recorded, reproduction_commands
 from scripts.report.report_tables import COLUMN_MEANINGS, all_rows, first_rows, table_tex
@@ -26,7 +25,7 @@ from scripts.report.study_sections import study_parts
 from scripts.report.templates import render
 from scripts.results.accuracy import describe_top1
 from scripts.results.answer import find_answer
-from scripts.results.formatting import plural_of_several, printable, printable_lines
+from scripts.results.formatting import plural_of_several
 from scripts.results.options import ReportOptions
 from scripts.results.result_set import ResultSet, load_set
 from scripts.results.set_text import describe_failures, describe_rows
@@ -37,10 +36,9 @@ from scripts.shared.programs import run_main_and_exit
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """A chart as a file beside the page, and as text of the page."""
+    """name: of the file, without its end."""
 
     name: str
-    """Of the file, without its end."""
     title: str
     png: bytes
 
@@ -51,7 +49,7 @@ class Chart:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The files of a report: texts by name, and charts for charts/."""
+    """texts: of files, by name."""
 
     texts: dict[str, str]
     charts: list[Chart]
@@ -66,12 +64,10 @@ class Report:
 
 
 def make_report(results: ResultSet) -> Report:
-    """The report of a set with an ok run, without control characters, which a set may have: nothing is written."""
+    """Of a set with an ok run, without control characters; nothing is written."""
     own_figures = draw_charts(results)
     study_figures, tables = study_parts(results)
-    figures = own_figures | study_figures
-    bar = tqdm(figures.items(), desc="charts", disable=None, leave=False)
-    charts = {name: _chart(name, figure) for name, figure in bar}
+    charts = {name: _chart(name, figure) for name, figure in (own_figures | study_figures).items()}
     answer, timed = find_answer(results), results.timed_groups
     runs = plural_of_several([len(group.windows_of_runs) for group in timed], "run")
     values = {
@@ -91,7 +87,7 @@ def make_report(results: ResultSet) -> Report:
         "failures": describe_failures(results),
         "why": why_rows(results),
         "about_top1": describe_top1(results.groups),
-        "warnings": [*results.remarks, *(warning.line for warning in find_warnings(results))],
+        "warnings": [warning.line for warning in find_warnings(results)],
         "all_rows": all_rows(results),
         "meanings": COLUMN_MEANINGS,
         "study_charts": [charts[name] for name in study_figures],
@@ -101,19 +97,19 @@ def make_report(results: ResultSet) -> Report:
         "collect_env": str(results.environment.get("collect_env", "")),
     }
     texts = {name: render(name, **values) for name in ("report.html", "report.md")} | {"table.tex": table_tex(results)}
-    return Report({name: printable_lines(text) for name, text in texts.items()}, [*charts.values()])
+    return Report({name: without_controls(text) for name, text in texts.items()}, [*charts.values()])
 
 
 def _chart(name: str, figure: Figure) -> Chart:
     figure.savefig(out := io.BytesIO(), format="png", dpi=200)
     name = re.sub(r"[^\w-]", "_", name, flags=re.ASCII)  # it becomes a file
-    return Chart(name, printable(figure.get_suptitle().replace("\n", " ")), out.getvalue())
+    return Chart(name, figure.get_suptitle().replace("\n", " "), out.getvalue())
 
 
 def main(options: ReportOptions) -> int:
     results = load_set(options.results)
     if results.ok_runs.empty:
-        reasons = " ".join(map(printable, describe_failures(results)[:3]))
+        reasons = " ".join(describe_failures(results)[:3])
         print(f"error: no run in {options.results} is ok, so there is nothing to report. {reasons}", file=sys.stderr)
         return 1
     report = make_report(results)

@@ -1,6 +1,5 @@
-"""The tables of a report: every value is text, empty where it was not measured. Needs no torch."""
+"""The tables of a report: every value is text, empty where it was not measured."""
 
-import numpy
 import pandas
 
 from scripts.report.templates import escape_tex
@@ -45,7 +44,7 @@ Row = dict[str, str]
 
 
 def first_rows(results: ResultSet) -> list[Row]:
-    """A row a strategy of FIRST_COLUMNS, the fastest first; without columns in which nothing was measured."""
+    """Of FIRST_COLUMNS, the fastest strategy first; without columns in which nothing was measured."""
     return _without_empty_columns([_first_row(results, group) for group in table_groups(results) if group.throughput])
 
 
@@ -55,7 +54,7 @@ def all_rows(results: ResultSet) -> list[Row]:
 
 
 def table_tex(results: ResultSet) -> str:
-    """The first table as a LaTeX tabular, for \\input; it needs no package."""
+    """The first table as a LaTeX tabular; it needs no package."""
     rows = [{name: cell for name, cell in row.items() if name != "same update?"} for row in first_rows(results)]
     if not rows:
         return ""
@@ -95,5 +94,5 @@ def _row(results: ResultSet, group: RunGroup) -> Row:
 
 
 def _mean(values: pandas.Series) -> str:
-    values = values[numpy.isfinite(values)]
+    values = values.dropna()
     return format_with_interval(*mean_interval(values.to_numpy(float)), format_number) if len(values) else ""

@@ -14,7 +14,7 @@ TEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciic
 
 
 def render(name: str, **values: object) -> str:
-    """The page report.html or report.md, of its template in pages/. Every value is escaped, unless it is Markup."""
+    """report.html or report.md. Every value is escaped, unless it is Markup."""
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER),
         autoescape=True,
@@ -28,7 +28,7 @@ def render(name: str, **values: object) -> str:
 
 
 def escape_markdown(value: object) -> Markup:
-    """Text that means itself in Markdown, in a table too, and is still readable as it is."""
+    """Text that means itself in Markdown, in a table, too."""
     if isinstance(value, Markup):
         return value
     text = re.sub(r"&(?=#?\w+;)", "&amp;", printable(str(value)).replace("\\", "\\\\"))
@@ -39,5 +39,5 @@ def escape_markdown(value: object) -> Markup:
 
 
 def escape_tex(text: str) -> str:
-    """Text that means itself in LaTeX. Letters that a plain LaTeX has not are ?."""
+    """Text that means itself in LaTeX, with ? for letters that a plain LaTeX has not."""
     return "".join(TEX.get(each, each if each.isascii() or "À" <= each <= "ÿ" else "?") for each in printable(text))

@@ -29,10 +29,10 @@ from benchmarks.common import machine
 from benchmarks.common.architectures import architecture_of
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.files import write_text_atomically
 from benchmarks.common.rank import NotStarted, device_name, synchronize
 from benchmarks.common.rows import table_text
 from scripts.results.device_use import peak_tflops
-from scripts.results.output_files import write_output
 from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.device_peak import measure_peak
 from scripts.runner.request import read_request
@@ -241,7 +241,7 @@ def main(options: ProfileOptions, config: Config) -> int:
         )
     print(describe_use(expected, measured, roof))
     if options.output:
-        write_output(options.output, table_text(PROFILE_COLUMNS, rows))
+        write_text_atomically(options.output, table_text(PROFILE_COLUMNS, rows))
     if options.trace:
         print(f"traces, one a rank, for ui.perfetto.dev or Holistic Trace Analysis: {options.trace}")
     return 0
