@@ -2,12 +2,10 @@
 
     ./bench plot --results results/latest --format png svg
 
-Also while a training goes on: its learning curve so far. Exit code: 1 where there is nothing to draw, 2 for a mistake
-of the user. Needs no torch.
+Also while a training goes on: its learning curve so far. Exit code: 1 where there is nothing to draw, 2 for a mistake.
 """
 
 import sys
-from collections.abc import Callable
 
 import tyro
 from matplotlib.figure import Figure
@@ -22,8 +20,7 @@ from scripts.results.options import PlotOptions
 from scripts.results.result_set import ResultSet, load_set
 from scripts.shared.programs import exit_code, run_main_and_exit
 
-Chart = Callable[[ResultSet], Figure | None]
-CHARTS: dict[str, Chart] = {
+CHARTS = {
     "throughput": throughput_chart,
     "speedup": speedup_chart,
     "step_account": step_chart,
@@ -31,18 +28,18 @@ CHARTS: dict[str, Chart] = {
 }
 
 
-def draw_charts(results: ResultSet, more: dict[str, Chart] | None = None) -> dict[str, Figure]:
-    """By name, every chart that the set holds something for. more: charts that were asked for."""
-    drawn = {name: chart(results) for name, chart in (CHARTS | (more or {})).items()}
-    return {name: figure for name, figure in drawn.items() if figure}
+def draw_charts(results: ResultSet) -> dict[str, Figure]:
+    """By name, every chart that the set holds something for."""
+    return {name: figure for name, chart in CHARTS.items() if (figure := chart(results))}
 
 
 def main(options: PlotOptions) -> int:
     results = load_set(options.results)
-    more: dict[str, Chart] = {"telemetry": telemetry_chart} if options.telemetry else {}
+    figures = draw_charts(results)
+    if options.telemetry and (figure := telemetry_chart(results)):
+        figures["telemetry"] = figure
     if options.beside:
-        more[f"beside_{options.beside}"] = published_chart
-    figures = draw_charts(results, more)
+        figures[f"beside_{options.beside}"] = published_chart(results)
     print(terminal_text(results))
     if not figures:
         print(f"error: {results.path} has no ok run and no epoch, so there is nothing to draw", file=sys.stderr)
@@ -55,7 +52,6 @@ def main(options: PlotOptions) -> int:
 
 
 def run_command_line(args: list[str] | None = None) -> int:
-    """The exit code of these words of a command line, or of this program's own."""
     return exit_code(lambda: main(tyro.cli(PlotOptions, args=args)))
 
 

@@ -1,7 +1,6 @@
 """The chart of where the time of a step goes, by the step breakdown of each strategy."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy
 import pandas

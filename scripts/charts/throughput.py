@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 from benchmarks.common.config import IMAGENET_TRAIN_IMAGES
 from benchmarks.common.errors import UserError
 from scripts.charts.bars import Bar, bar_chart
-from scripts.charts.figures import add_note
-from scripts.results.answer import find_answer, title_finding
+from scripts.results.answer import find_answer, over_which_baseline, title_finding
 from scripts.results.formatting import plural_of_several
 from scripts.results.intervals import strategy_throughput
 from scripts.results.result_set import ResultSet
@@ -36,9 +35,8 @@ def throughput_chart(results: ResultSet) -> Figure | None:
     bars = [_rate_bar(group) for group in _fastest_first(results)]
     title = f"{answer.best.label} has the highest mean: {answer.best.timed_throughput.text()} images/s"
     axis_label = "images/s   (bar: mean, dots: runs, line: 95 % interval)"
-    figure = bar_chart(title, describe_rows(results.ok_runs), bars, axis_label, "images/s [95 %]")
-    add_note(figure, _note(results, bars))
-    return figure
+    about, note = describe_rows(results.ok_runs), _note(results, bars)
+    return bar_chart(title, about, bars, axis_label, "images/s [95 %]", note=note)
 
 
 def speedup_chart(results: ResultSet) -> Figure | None:
@@ -50,10 +48,8 @@ def speedup_chart(results: ResultSet) -> Figure | None:
     speeds = {group.label: group.timed_throughput.value for group in results.plain_baselines}
     lines = {label: speed / speeds[BASELINE] for label, speed in speeds.items() if BASELINE in speeds}
     axis_label = f"images/s over those of {BASELINE}   (dots: rounds, line: 95 % interval)"
-    header = f"x {BASELINE} [95 %]"
-    figure = bar_chart(title_finding(results), describe_rows(results.ok_runs), bars, axis_label, header, lines)
-    add_note(figure, _note(results, bars))
-    return figure
+    about, header, note = describe_rows(results.ok_runs), f"x {BASELINE} [95 %]", _note(results, bars)
+    return bar_chart(title_finding(results), about, bars, axis_label, header, lines, note)
 
 
 def published_chart(results: ResultSet) -> Figure:
@@ -70,11 +66,9 @@ def published_chart(results: ResultSet) -> Figure:
     ]
     published = [Bar(name, value, style="{:,.0f}", is_reference=True) for name, value in PUBLISHED_EPOCH_S.items()]
     title = f"An ImageNet epoch: {own[0].label} {own[0].value:,.0f} s; published for 4 V100: DDP 1,189 s"
-    figure = bar_chart(
-        title, describe_rows(results.ok_runs), [*own, *published], "seconds of an epoch", "seconds [95 %]"
-    )
-    add_note(figure, f"{IMAGENET_TRAIN_IMAGES:,} images over images/s. Grey: published, one run each, no interval.")
-    return figure
+    about, bars = describe_rows(results.ok_runs), [*own, *published]
+    note = f"{IMAGENET_TRAIN_IMAGES:,} images over images/s. Grey: published, one run each, no interval."
+    return bar_chart(title, about, bars, "seconds of an epoch", "seconds [95 %]", note=note)
 
 
 def _fastest_first(results: ResultSet) -> list[RunGroup]:
@@ -93,17 +87,8 @@ def _speedup_bar(results: ResultSet, group: RunGroup) -> Bar:
     assert base is not None
     runs, of_base = group.log_by_round, base.log_by_round
     points = [math.exp(log - of_base[key]) for key, log in runs.items() if key in of_base]
-    label = group.label if base.label == BASELINE else f"{group.label}, over {base.label}"
-    return Bar(
-        label,
-        over.value,
-        over.low,
-        over.high,
-        points,
-        is_parallel=group.is_parallel,
-        is_reference=_is_reference(group),
-        ideal=_ideal(group, base),
-    )
+    label, has = group.label + over_which_baseline(results, group), (group.is_parallel, _is_reference(group))
+    return Bar(label, over.value, over.low, over.high, points, "{:.2f}", *has, _ideal(group, base))
 
 
 def _is_reference(group: RunGroup) -> bool:

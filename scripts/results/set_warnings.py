@@ -17,7 +17,6 @@ DRIFT = 0.05  # of the mean log speed over strategies, between the first and the
 UNSTEADY = 0.10  # pyperf: standard deviation of windows over their mean
 OTHERS_PCT, STEAL_PCT = 5, 1  # of the cores' time; less comes from kernel threads and from rounding
 BUSY_SHARE = 0.1  # of the runs: one disturbed run is in the spread, many make the level doubtful
-PILLOW_SHARE = 0.01  # of the images that a run read
 WAITING_SHARE = 0.05  # of a step
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
 MOST_NAMES = 3
@@ -77,89 +76,82 @@ def _of_set(results: ResultSet) -> Iterator[SetWarning]:
 
 def _of_groups(results: ResultSet) -> Iterator[SetWarning]:
     groups = results.timed_groups
-    steps, epochs, telemetry = (results.table(name) for name in ("steps", "epochs", "telemetry"))
-    gpus = drop_unused_gpus(telemetry, results.ok_runs)
+    steps, gpus = results.table("steps"), drop_unused_gpus(results.table("telemetry"), results.ok_runs)
     gpus = gpus[gpus.device.str.startswith("gpu")]
-
-    def found(
-        kind: str, text: str, remedy: str, measure: Callable[[RunGroup], float], least: float = 0.0
-    ) -> Iterator[SetWarning]:
-        """text has {names}, and {most}, the largest that `measure` finds; it has to be over `least`."""
-        worst = {group.label: value for group in groups if (value := measure(group)) > least}
-        if worst:
-            names = ", ".join(worst) if len(worst) <= MOST_NAMES else f"{len(worst)} of {len(groups)} configurations"
-            yield SetWarning(kind, text.format(names=names, most=max(worst.values())), remedy)
 
     def of_loader(group: RunGroup) -> float:
         on_gpus = (group.ok_runs.device == "cuda").any()  # where a speed-up may be that of more loader workers
         return sum(part.share for part in step_shares(group, steps) if part.name == LOADER) if on_gpus else 0.0
 
-    def of_pillow(group: RunGroup) -> float:
-        read = epochs.images[epochs.run_id.isin(group.ok_runs.run_id)].sum()
-        return group.ok_runs.num_by_pillow.sum() / max(1, read)
-
     apart = {of for (of, _), ratio in results.ratios.items() if not ratio.num_rounds} & results.speedups.keys()
     again = f"the same command again, with --results {results.path} --repeats {SENTENCE_ROUNDS}"
     held = gpus[gpus.throttle != ""]
-    yield from found(
-        "few rounds",
-        f"{{names}} ran in fewer than {INTERVAL_ROUNDS}, so that there is no interval",
-        again,
-        lambda group: len(group.windows_of_runs) < INTERVAL_ROUNDS,
-    )
-    yield from found(
-        "another session",
-        "{names} ran over an hour before or after what they are compared with",
-        "measure all in one new set",
-        lambda group: group.label in apart,
-    )
-    yield from found(
-        "busy GPUs",
-        "other processes were on the GPUs of {names}",
-        "end them (nvidia-smi names them), or choose free GPUs by CUDA_VISIBLE_DEVICES",
-        lambda group: (group.ok_runs.other_gpu_processes > 0).sum(),
-    )
-    yield from found(
-        "GPU clocks held down",
-        f"in up to {{most:.0%}} of the samples of {{names}} ({' and '.join(sorted(set(held.throttle)))})",
-        "see to cooling and the power limit",
-        lambda group: (
-            held.run_id.isin(group.ok_runs.run_id).sum() / max(1, gpus.run_id.isin(group.ok_runs.run_id).sum())
+    # {names}, and {most}, the largest that the function finds, where it is over the number
+    checks: list[tuple[str, str, str, Callable[[RunGroup], float], float]] = [
+        (
+            "few rounds",
+            f"{{names}} ran in fewer than {INTERVAL_ROUNDS}, so that there is no interval",
+            again,
+            lambda group: len(group.windows_of_runs) < INTERVAL_ROUNDS,
+            0.0,
         ),
-    )
-    yield from found(
-        "oversubscribed",
-        "{names} had more ranks than cores, which says nothing of scaling",
-        "start fewer: --nproc",
-        lambda group: (group.ok_runs.oversubscribed == "yes").sum(),
-    )
-    yield from found(
-        "slow loader",
-        "{names} wait for images, in up to {most:.0%} of a step",
-        "./bench data pack, then -- --loader packed",
-        of_loader,
-        WAITING_SHARE,
-    )
-    yield from found(
-        "unsteady windows",
-        "windows of a run differ by up to {most:.0%} ({names})",
-        "measure longer ones: -- --window-steps 50",
-        _spread_of_windows,
-        UNSTEADY,
-    )
-    yield from found(
-        "images that cannot be read",
-        "up to {most:.0f} a run were replaced ({names})",
-        "./bench data check names them",
-        lambda group: group.ok_runs.skipped_files.max(),
-    )
-    yield from found(
-        "images left to Pillow",
-        "up to {most:.0%} of those of {names}, which is slower",
-        "./bench data pack, then -- --loader packed",
-        of_pillow,
-        PILLOW_SHARE,
-    )
+        (
+            "another session",
+            "{names} ran over an hour before or after what they are compared with",
+            "measure all in one new set",
+            lambda group: group.label in apart,
+            0.0,
+        ),
+        (
+            "busy GPUs",
+            "other processes were on the GPUs of {names}",
+            "end them (nvidia-smi names them), or choose free GPUs by CUDA_VISIBLE_DEVICES",
+            lambda group: (group.ok_runs.other_gpu_processes > 0).sum(),
+            0.0,
+        ),
+        (
+            "GPU clocks held down",
+            f"in up to {{most:.0%}} of the samples of {{names}} ({' and '.join(sorted(set(held.throttle)))})",
+            "see to cooling and the power limit",
+            lambda group: (
+                held.run_id.isin(group.ok_runs.run_id).sum() / max(1, gpus.run_id.isin(group.ok_runs.run_id).sum())
+            ),
+            0.0,
+        ),
+        (
+            "oversubscribed",
+            "{names} had more ranks than cores, which says nothing of scaling",
+            "start fewer: --nproc",
+            lambda group: (group.ok_runs.oversubscribed == "yes").sum(),
+            0.0,
+        ),
+        (
+            "slow loader",
+            "{names} wait for images, in up to {most:.0%} of a step",
+            "./bench data pack, then -- --loader packed",
+            of_loader,
+            WAITING_SHARE,
+        ),
+        (
+            "unsteady windows",
+            "windows of a run differ by up to {most:.0%} ({names})",
+            "measure longer ones: -- --window-steps 50",
+            _spread_of_windows,
+            UNSTEADY,
+        ),
+        (
+            "images that cannot be read",
+            "up to {most:.0f} a run were replaced ({names})",
+            "./bench data check names them",
+            lambda group: group.ok_runs.skipped_files.max(),
+            0.0,
+        ),
+    ]
+    for kind, text, remedy, measure, least in checks:
+        worst = {group.label: value for group in groups if (value := measure(group)) > least}
+        if worst:
+            names = ", ".join(worst) if len(worst) <= MOST_NAMES else f"{len(worst)} of {len(groups)} configurations"
+            yield SetWarning(kind, text.format(names=names, most=max(worst.values())), remedy)
 
 
 def _spread_of_windows(group: RunGroup) -> float:
