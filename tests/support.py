@@ -257,6 +257,8 @@ def finish(runs, results: Path, status: str = "ok", **columns) -> None:
         row |= {"repeat": run.round, "status": status}
         row |= columns
         append_rows(results, "runs", [row | {"settings": add_settings(results, run.requested, {"torch": "2.15"})}])
+        if speed := columns.get("images_per_s"):
+            append_rows(results, "windows", [{"run_id": row["run_id"], "window": 0, "images": speed, "seconds": 1.0}])
 
 
 RECORDER = '''

@@ -12,7 +12,6 @@ from support import recorded
 
 from benchmarks.common.rows import append_rows
 from scripts.results.answer import find_answer, terminal_text, title_finding
-from scripts.results.formatting import device_count
 from scripts.results.result_set import load_set
 
 NUMBER = r"\d+(\.\d+)?"
@@ -45,11 +44,6 @@ def lines_of(folder):
             ],
         ),
         (
-            {"single": 100, "ddp": 60},
-            5,
-            [r"single is the fastest in fp32: .*", r"All others are slower\."],
-        ),
-        (
             {"single": 100, "ddp": 180},
             3,
             [
@@ -58,22 +52,16 @@ def lines_of(folder):
                 rf"It is 1\.\d+ {RANGE} x single\.",
             ],
         ),
-        (
-            {"single": 100, "ddp": 180},
-            1,
-            [rf"ddp has the highest mean in fp32: {NUMBER} images/s\.", r"Which .*", r"It is 1\.\d+ x single\."],
-        ),
-        ({"single": 100}, 5, [rf"Only single has a time that can be ranked: {NUMBER} {RANGE} images/s\."]),
+        ({"single": 100}, 1, [rf"Only single has a time that can be ranked: {NUMBER} images/s\."]),
     ],
 )
 def test_the_answer_of_each_set(tmp_path, speeds, num_rounds, lines):
-    """Protects the answer that most readers take away: it says what the intervals say."""
     found = lines_of(write_set(tmp_path / "set", speeds, num_rounds, precision="fp32"))
     assert len(found) == len(lines) and all(map(re.fullmatch, lines, found)), found
 
 
 def test_ways_to_start_one_training_are_one_family(tmp_path):
-    """Protects ddp_spawn and slurm, which are DDP: none is called faster than another, or left out of a list."""
+    """None is called faster than another, or left out of a list."""
     for strategy, speed in (("single", 100), ("ddp", 150), ("ddp_spawn", 170), ("slurm", 165), ("zero1", 120)):
         add_runs(tmp_path, strategy, speed)
     results = load_set(tmp_path)
@@ -83,7 +71,7 @@ def test_ways_to_start_one_training_are_one_family(tmp_path):
 
 
 def test_one_process_on_all_cores_is_a_baseline_too(tmp_path):
-    """Protects who has a faster way: ddp beats `single`, and one process with all threads beats ddp."""
+    """ddp beats `single`, and one process with all threads beats ddp."""
     for name, strategy, speed, row in (
         ("a", "single", 100, {"world_size": 1}),
         ("b", "single", 180, {"world_size": 1, "threads_per_rank": 2}),
@@ -98,7 +86,7 @@ def test_one_process_on_all_cores_is_a_baseline_too(tmp_path):
 
 
 def test_other_precisions_are_named_and_not_ranked(tmp_path):
-    """Protects the highest bar from being called the fastest strategy: bf16 is not faster parallelism."""
+    """bf16 is not faster parallelism."""
     for name, strategy, speed, row in (
         ("a", "single", 100, {"world_size": 1}),
         ("b", "single", 200, {"world_size": 1, "precision": "bf16"}),
@@ -141,10 +129,4 @@ def test_a_set_without_a_time_says_so(tmp_path):
     append_rows(tmp_path, "runs", [recorded(tmp_path, CPU | {"run_id": "a", "strategy": "ddp", "status": "failed"})])
     assert terminal_text(load_set(tmp_path)).splitlines()[2:] == [
         "No run has a throughput.", "", "failed: ddp: no reason was recorded",
-    ]  # fmt: skip
-
-
-def test_on_a_cpu_a_rank_stands_for_a_device():
-    assert [device_count(n, device) for n, device in ((1, "cpu"), (2.0, "cpu"), (1, "cuda"), (2, ""))] == [
-        "1 rank", "2 ranks", "1 GPU", "2 devices",
     ]  # fmt: skip

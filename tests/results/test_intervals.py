@@ -11,12 +11,10 @@ import scipy.stats
 
 from scripts.results.intervals import (
     precise_enough,
-    ratios_of_pairs,
     ratios_to_baseline,
     run_interval,
     sidak_critical_value,
     strategy_throughput,
-    widest_half_width,
 )
 
 NAMES = ("single", "ddp", "slurm", "amp")
@@ -38,20 +36,11 @@ def by_scipy(logs, of, to, num_comparisons):
 
 
 def test_an_interval_is_scipys_paired_t_at_sidaks_level():
-    """Mutants: a variance pooled over pairs; a level of 95 % each; runs by their place and not by their round."""
     logs = noise()
     logs["amp"] = {key: 4 * log for key, log in reversed(logs["amp"].items())}
     for of, ratio in ratios_to_baseline("single", logs).items():
         assert ends(ratio) == by_scipy(logs, of, "single", 3)
     assert sidak_critical_value(2, 7) == pytest.approx(scipy.stats.t.ppf(1 - 0.0253206 / 2, 7), rel=1e-5)
-
-
-def test_what_a_round_does_to_both_cancels():
-    logs, rounds = noise(sd=0.005), numpy.linspace(-0.5, 0.5, 6)
-    hit = {name: {key: log + rounds[key] for key, log in each.items()} for name, each in logs.items()}
-    assert ends(ratios_to_baseline("single", hit)["ddp"]) == pytest.approx(
-        ends(ratios_to_baseline("single", logs)["ddp"])
-    )
 
 
 def test_a_round_that_one_lacks_is_left_out_of_its_pairs_only():
@@ -62,10 +51,10 @@ def test_a_round_that_one_lacks_is_left_out_of_its_pairs_only():
     assert ends(over["ddp"]) == by_scipy(logs, "ddp", "single", 2)
 
 
-@pytest.mark.parametrize(("num_rounds", "has_interval", "verdict"), [
-    (1, False, "too few rounds"), (2, False, "too few rounds"), (3, True, "too few rounds"),
-    (4, True, "too few rounds"), (5, True, "faster"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("num_rounds", "has_interval", "verdict"),
+    [(2, False, "too few rounds"), (3, True, "too few rounds"), (4, True, "too few rounds"), (5, True, "faster")],
+)
 def test_intervals_come_from_three_rounds_and_sentences_from_five(num_rounds, has_interval, verdict):
     logs = noise((num_rounds, num_rounds), sd=0.01)
     logs["ddp"] = {key: log + 1 for key, log in logs["ddp"].items()}
@@ -76,14 +65,12 @@ def test_intervals_come_from_three_rounds_and_sentences_from_five(num_rounds, ha
 
 
 def test_a_pair_without_a_common_round_has_a_ratio_and_no_share_of_the_5_percent():
-    """As of another session: what a week did to one strategy is not what a round did to all."""
+    """As of another session."""
     logs = noise()
     later = logs | {"ddp": {("later", key): log for key, log in logs["ddp"].items()}}
     over = ratios_to_baseline("single", later)
     assert (over["ddp"].num_rounds, over["ddp"].low) == (0, None)
     assert ends(over["amp"]) == by_scipy(logs, "amp", "single", 2)
-    with pytest.raises(KeyError):
-        ratios_of_pairs(logs, [("dpp", "single")])
 
 
 def test_a_strategys_speed_is_the_geometric_mean_of_images_over_seconds():
@@ -93,7 +80,7 @@ def test_a_strategys_speed_is_the_geometric_mean_of_images_over_seconds():
     estimate = strategy_throughput([numpy.array([[math.exp(log), 1.0]]) for log in (0, 0.1, 0.2)])
     assert ends(estimate) == pytest.approx([0.1 - 0.2484, 0.1 + 0.2484], abs=1e-4)
     one = run_interval([(100, 1.0), (100, 1.1), (100, 0.9), (100, 1.0)])
-    assert (one.value, one.num_runs, one.num_windows) == (100, 1, 4) and 80 < one.low < 100 < one.high < 125
+    assert one.value == 100 and 80 < one.low < 100 < one.high < 125
 
 
 def test_until_looks_from_ten_rounds_on():
@@ -102,4 +89,4 @@ def test_until_looks_from_ten_rounds_on():
 
     assert [looks(0.001, num) for num in (9, 10)] == [False, True] and not looks(0.1, 12)
     missing = ratios_to_baseline("single", noise((10, 2))).values()
-    assert widest_half_width(missing) is None and not precise_enough([], 1)
+    assert not precise_enough(missing, 1) and not precise_enough([], 1)

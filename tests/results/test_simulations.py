@@ -1,8 +1,6 @@
-"""Where all strategies are equally fast, how many answers have a false sentence?
+"""Where all strategies are equally fast, how many answers have a false sentence? Seeded.
 
 .venv/bin/python -m pytest tests/results/test_simulations.py
-
-Seeded, so that a rate is the same each time. The slow form has enough tables to tell 6 % from 8 %.
 """
 
 import re
@@ -26,7 +24,6 @@ TABLES = {"steps": pandas.DataFrame(columns=["run_id", "rank", *(f"{name}_ms" fo
 
 
 def equal_strategies(rng, num_rounds, noise_of_baseline):
-    """A set in memory, whose strategies differ by noise alone."""
     rounds, groups = RUN_SD * rng.normal(size=num_rounds), []
     for name in NAMES:
         noise = RUN_SD * (noise_of_baseline if name == "single" else 1.0) * rng.normal(size=num_rounds)
@@ -34,7 +31,7 @@ def equal_strategies(rng, num_rounds, noise_of_baseline):
         identity = Identity({"strategy": name}, {"device": "cuda", "precision": "fp32"})
         rows = ROWS.assign(run_id=name)
         groups.append(RunGroup(name, name, identity, rows, windows, [*range(num_rounds)], [0] * num_rounds))
-    return ResultSet("set", "set", groups, [], {}, TABLES)
+    return ResultSet("set", "set", groups, {}, TABLES)
 
 
 def is_false(sentences):

@@ -34,8 +34,11 @@ def row_of(folder, strategy="ddp", ms=None, environment=None, met=None, asked=No
 
 
 PLANTED = {
-    "nothing": ({"memory_format": "contiguous"}, "compute", "./bench run ddp -- --memory-format channels_last"),
-    "a loader that costs little": ({"ms": {"data": 13}}, "compute", "./bench run ddp"),
+    "nothing": (
+        {"memory_format": "contiguous", "ms": {"data": 13}},
+        "compute",
+        "./bench run ddp -- --memory-format channels_last",
+    ),
     "stages on shared cores": (
         {"strategy": "hybrid_parallel", "met": {"num_stages": 2, "num_microbatches": 1}},
         "compute",
@@ -48,7 +51,6 @@ PLANTED = {
         "./bench run ddp ddp_compressed --config 'a b.yaml' --data /photos -- --bucket-cap-mb 5",
     ),
     "a slow loader": ({"ms": {"data": 200}}, "the loader", "./bench data pack && ./bench run ddp -- --loader packed"),
-    "a throttled link": ({"ms": {"exposed_comm": 150}}, "communication", "./bench run ddp ddp_compressed"),
     "a busy neighbour": (
         {"ms": {"exposed_comm": 40}, "other_cpu_pct": 33},
         "a busy neighbour",
@@ -90,21 +92,6 @@ def test_a_planted_cause_is_named(tmp_path, cause):
     assert row.limit == limit and row.command.startswith(command) and f"-> {limit} limits it" in row.text
 
 
-@pytest.mark.parametrize(("ends", "limit"), [((0.55, 0.66), "the loader"), ((0.97, 1.01), "compute")])
-def test_a_measured_loader_limit_counts_more_than_the_marks_of_a_step(tmp_path, ends, limit):
-    """By ./bench study loaders: loading that runs beside a step costs a CPU's cores what no mark shows."""
-    rows = "strategy,key,to,point,num_runs,ratio,ratio_low,ratio_high\nddp,loader,synthetic,synthetic,5,,,\n"
-    rows += f"ddp,loader,synthetic,folder,5,{sum(ends) / 2},{ends[0]},{ends[1]}\n"
-    (tmp_path / "loaders").mkdir(parents=True)
-    (tmp_path / "loaders" / "sweep.csv").write_text(rows)
-    assert row_of(tmp_path, ms={"data": 30}).limit == limit
-
-
-def test_parts_come_largest_first_with_their_shares(tmp_path):
-    row = row_of(tmp_path, ms={"exposed_comm": 30, "data": 6})
-    assert row.text.startswith("ddp: compute 72 %, exposed communication 23 %, loader 5 % -> communication limits it: ")
-
-
 def test_the_bubble_stands_beside_theory(tmp_path):
     met = {"num_stages": 2, "num_microbatches": 2}
     row = row_of(tmp_path, "pipeline_parallel", {"wait": 30, "exposed_comm": None}, met=met)
@@ -112,7 +99,6 @@ def test_the_bubble_stands_beside_theory(tmp_path):
 
 
 def test_a_neighbour_on_cores_that_a_run_leaves_idle_costs_nothing(tmp_path):
-    """One thread on two cores, beside one other program."""
     assert row_of(tmp_path, "single", world_size=1, other_cpu_pct=50).limit == "compute"
 
 
