@@ -18,7 +18,6 @@ from scripts.results.result_set import load_set
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two timed strategies, and one that failed for good."""
     folder = write_set(tmp_path_factory.mktemp("sets") / "example", energy_j_per_image=2.5)
     row = {"run_id": "fsdp-1", "strategy": "fsdp", "repeat": 1, "status": "timeout", "reason": "600 s without an end"}
     row |= {"world_size": 2, "nodes": 1, "threads_per_rank": 1}
@@ -27,7 +26,6 @@ def folder(tmp_path_factory):
 
 
 def test_values_are_those_of_the_set(folder):
-    """Protects the numbers, and their names, by which programs read them."""
     results = load_set(folder)
     groups = {group["label"]: group for group in json.loads(export.export_text(results))["groups"]}
     rate, over = results.timed_groups_of("ddp")[0].throughput, results.speedups["ddp"]
@@ -48,11 +46,3 @@ def test_the_command_writes_a_file_or_prints(folder, tmp_path, capsys):
     assert capsys.readouterr().out == out.read_text() == export.export_text(load_set(folder))
     with pytest.raises(UserError, match="--out"):
         export.main(ExportOptions(folder, tmp_path / "no" / "such" / "folder"))
-
-
-def test_a_comparison_names_its_two_sets(tmp_path, capsys):
-    """Protects who exports what ./bench ab left: its rows are in the sets A and B."""
-    for name in ("A", "B"):
-        write_set(tmp_path / name)
-    assert export.main(ExportOptions(tmp_path)) == 1
-    assert f"export one of the sets of this comparison: {tmp_path}/A or {tmp_path}/B\n" in capsys.readouterr().err

