@@ -37,6 +37,7 @@ LAYERS = [
 ]
 LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
 READS_RESULTS = ["charts.plot", "report.page", "studies.compare", "runner.loop", "runner.record"]
+READS_RESULTS += ["studies.sweep.section", "studies.loaders.section"]
 
 
 def imported(path) -> set[str]:

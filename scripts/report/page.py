@@ -12,7 +12,6 @@ import re
 import sys
 from pathlib import Path
 
-import tyro
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -31,7 +30,6 @@ from scripts.results.result_set import ResultSet, load_set
 from scripts.results.set_text import describe_failures, describe_rows
 from scripts.results.set_warnings import find_warnings
 from scripts.results.why import why_rows
-from scripts.shared.programs import run_main_and_exit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +117,3 @@ def main(options: ReportOptions) -> int:
         raise UserError(f"cannot write the report in {results.path}: {error.strerror}") from None
     print("written:", *(f"  {results.path / name}" for name in [*report.texts, "charts/"]), sep="\n")
     return 0
-
-
-if __name__ == "__main__":
-    run_main_and_exit(lambda: main(tyro.cli(ReportOptions)))

@@ -4,18 +4,16 @@
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from html.parser import HTMLParser
 
 import pytest
 import yaml
 from result_sets import CPU, add_runs, write_set
-from support import ROOT, environment, recorded
+from support import ROOT, recorded
 
 from benchmarks.common.rows import append_rows, read_table
 from scripts.report import page, report_tables, study_sections
@@ -119,24 +117,6 @@ def test_no_ok_rows_is_a_sentence_and_exit_1(tmp_path, capsys):
     append_rows(tmp_path, "runs", [recorded(tmp_path, failed)])
     assert page.main(page.ReportOptions(tmp_path)) == 1
     assert "planted" in capsys.readouterr().err and not (tmp_path / "report.html").exists()
-
-
-@pytest.mark.launches
-def test_a_missing_set_is_exit_2_and_torch_is_not_needed(tmp_path):
-    """The real command in an interpreter where importing torch fails; tables of the set are cut off in a line."""
-    add_runs(tmp_path / "set", "ddp", 100, num_repeats=2)
-    for name in ("runs", "windows", "steps", "telemetry"):
-        path = tmp_path / "set" / f"{name}.csv"
-        path.write_bytes(path.read_bytes()[:-20])
-    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
-    env = environment(PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
-    command = [sys.executable, "-m", "scripts.report.page", "--results"]
-    done = [
-        subprocess.run([*command, tmp_path / name], cwd=ROOT, env=env, capture_output=True, text=True)
-        for name in ("set", "no")
-    ]
-    assert [each.returncode for each in done] == [0, 2], done[0].stderr + done[1].stderr
-    assert len(done[1].stderr.splitlines()) == 1 and "./bench run" in done[1].stderr
 
 
 EVIL = "<script>alert(1)</script>|[a](javascript:x)|`touch ran`|$(touch ran)|\\input{/etc/passwd}|$x^2$|' onload='x"
