@@ -1,6 +1,5 @@
-"""How much of the device a training run uses: achieved TFLOP/s, and MFU against the device's peak.
+"""How much of the device a training run uses: achieved TFLOP/s, and MFU, their share of the peak (arXiv:2204.02311).
 
-MFU = achieved / (peak of one device x devices), as in arXiv:2204.02311, of the precision in which the run multiplied.
 Peaks are the vendor's dense figures; else those measured on this machine, measured_peak in environment.json. On a CPU a
 rank's threads are the device.
 """
@@ -44,7 +43,7 @@ DATA_SHEET_TFLOPS = (
 
 @dataclasses.dataclass(frozen=True)
 class DeviceUse:
-    """TFLOP/s of a strategy, and as a share of the peak of all its devices; None where that is unknown."""
+    """mfu: 0 to 1; None where the peak is unknown."""
 
     tflops: float
     mfu: float | None
@@ -52,7 +51,7 @@ class DeviceUse:
 
 
 def device_use(group: RunGroup, environment: dict) -> DeviceUse | None:
-    """Of a strategy's ok runs; None without a throughput or FLOPs. environment: the set's environment.json."""
+    """None without a throughput or FLOPs. environment: the set's environment.json."""
     if group.throughput is None or not group.ok_runs.flops_per_image.iloc[0] > 0:
         return None
     row = group.ok_runs.iloc[0]

@@ -1,8 +1,7 @@
-"""Which runs are alike, and in what they differ: the one answer for groups, labels, comparisons, curves and proofs.
+"""Which runs are alike, and in what they differ: for groups, labels, comparisons and proofs.
 
-Runs are one group where they agree in every field of their requested and of their resolved settings, but for
-NOT_COMPARED of config.py, and for options that their strategy does not read (READERS of settings.py). A requested
-`auto` is what the run made of it.
+Runs are one group where both halves of their settings agree, but for NOT_COMPARED of config.py and for options that
+their strategy does not read (READERS of settings.py). A requested `auto` is what the run made of it.
 """
 
 import dataclasses
@@ -17,7 +16,7 @@ from scripts.results.formatting import format_setting
 from scripts.results.settings import READERS, SOURCE_FIELDS, drop_not_compared
 from scripts.shared.external import STRATEGY_SOURCE
 
-# `precision` was requested; `precision resolved` is what the run made of it, such as of `auto`.
+# `precision` was requested; `precision resolved` is what the run made of it.
 RESOLVED_SUFFIX = " resolved"
 AUTO = "auto"
 # On one machine these follow from the requested settings.
@@ -35,11 +34,10 @@ STRATEGY_FIELDS = {
     *DERIVED_FIELDS,
     *READERS,
     *(AA_LABEL, STRATEGY_SOURCE),
+    f"global_batch{RESOLVED_SUFFIX}",  # in weak scaling batches grow with the devices
 }
 # bench-all adds runs of the baseline that differ from all others in these.
 SECOND_BASELINE_FIELDS = ("precision", "threads_per_rank")
-# Resolved only in weak scaling, in which batches grow with the devices.
-RESOLVED_GLOBAL_BATCH = f"global_batch{RESOLVED_SUFFIX}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,10 +81,10 @@ def differing_fields(identities: list[Identity]) -> list[str]:
 def group_labels(
     strategy: str, identities: list[Identity], others: Sequence[Identity], num_cores: int | None
 ) -> list[str]:
-    """A name for each group of a strategy: the fields in which these differ, as briefly as keeps the names apart.
+    """A name for each group of a strategy, by the fields in which these differ.
 
-    others: the identities of the set's other strategies; a value that these share is not named, so that a second
-    baseline is the one that says what it is. num_cores: of the machine.
+    others: of the set's other strategies; a value that these share is not named, so that a second baseline is the one
+    that says what it is. num_cores: of the machine.
     """
     common = [name for name in SECOND_BASELINE_FIELDS if len({each.as_json.get(name) for each in others}) == 1]
     plain = {name: others[0].fields.get(name) for name in common}
@@ -120,10 +118,9 @@ def _format_field(name: str, value: object, num_cores: int | None) -> str:
 
 
 def incomparable_fields(one: Identity, other: Identity) -> list[str]:
-    """The fields that forbid a comparison of two groups of one set: all that differ and do not belong to the strategy,
-    as does a field that one of the two lacks."""
-    fields_of_strategy = STRATEGY_FIELDS | {RESOLVED_GLOBAL_BATCH}
-    fields_of_strategy |= one.resolved.keys() ^ other.resolved.keys()
+    """Of two groups of one set: the fields that differ and do not belong to the strategy, as does one that only one
+    of the two resolved."""
+    fields_of_strategy = STRATEGY_FIELDS | (one.resolved.keys() ^ other.resolved.keys())
     # what the user requests is no part of the strategy; what it resolves to is
     chosen = {name for name in ("precision", "memory_format") if one.requested.get(name) != other.requested.get(name)}
     if "cpus_per_task" in one.requested and "cpus_per_task" in other.requested:
@@ -136,7 +133,7 @@ def incomparable_fields(one: Identity, other: Identity) -> list[str]:
 
 
 def same_request(one: Identity, other: Identity, but: Collection[str]) -> bool:
-    """Whether two groups have the same requested settings, but for the strategy, a label and these fields."""
+    """Whether they requested the same, but for the strategy, a label and these fields."""
     left_out = {"strategy", STRATEGY_SOURCE, AA_LABEL, *but}
     left, right = (
         {name: value for name, value in drop_not_compared(each.requested).items() if name not in left_out}
@@ -157,7 +154,7 @@ def same_work(one: Identity, other: Identity) -> bool:
 
 
 def same_share_of_machine(one: Identity, other: Identity) -> bool:
-    """Whether a rank has the same share of the machine in both: on CPUs, as many threads."""
+    """On CPUs, as many threads a rank."""
     if {one.resolved.get("device"), other.resolved.get("device")} != {"cpu"}:
         return True
     return one.requested.get("threads_per_rank") == other.requested.get("threads_per_rank")
@@ -176,7 +173,7 @@ def arithmetic(precision: Any) -> Any:
 
 
 def belongs_to(row: Identity, group: Identity) -> bool:
-    """Whether a run without resolved settings, such as a skipped one, has those that the group requested."""
+    """Whether a run without resolved settings requested what the group did."""
     wanted, had = (Identity(each.requested, {}).fields for each in (row, group))
     names = wanted.keys() | had.keys()
     return all(wanted.get(name) in (had.get(name), group.fields.get(name)) for name in names)
