@@ -3,13 +3,13 @@
 Strategies that learn the same, to all recorded digits, are one line.
 """
 
+import textwrap
+
 import pandas
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from benchmarks.common.errors import UserError
 from benchmarks.common.rows import read_table
-from benchmarks.common.run_folder import RunFolder
 from scripts.charts.figures import add_note, draw_legend, line_style, make_figure
 from scripts.results.accuracy import top1_accuracy
 from scripts.results.result_set import ResultSet
@@ -17,7 +17,7 @@ from scripts.results.set_text import describe_rows
 
 TOP1 = ("acc1", "val")
 PANELS = {"train loss": ("loss", "train"), "val loss": ("loss", "val"), "val top-1, %": TOP1}
-MOST_NAMES = 4  # of one line, in the legend
+LEGEND_LETTERS = 60
 Curves = dict[str, pandas.DataFrame]
 """By label: a row an epoch, counted from 1, with the means over runs of PANELS, and `seconds` since the first epoch."""
 
@@ -28,8 +28,7 @@ def learning_chart(results: ResultSet) -> Figure | None:
         lines.setdefault(curve.drop(columns="seconds", level=0).to_csv(float_format="%.7g"), []).append(label)
     if not lines:
         return None
-    more = {key: f" = {len(labels) - MOST_NAMES} more" * (len(labels) > MOST_NAMES) for key, labels in lines.items()}
-    legend = [" = ".join(labels[:MOST_NAMES]) + more[key] for key, labels in lines.items()]
+    legend = [textwrap.shorten(" = ".join(labels), LEGEND_LETTERS, placeholder=" ...") for labels in lines.values()]
     about = describe_rows(results.ok_runs)
     figure, panels = make_figure(_title(curves), about, [1.9, 1.9], 2, left=0.4, legend=legend)
     intervals = {group.label: top1_accuracy(group) for group in results.groups}
@@ -65,26 +64,18 @@ def learning_curves(results: ResultSet) -> Curves:
     label_of = {run_id: group.label for group in results.groups for run_id in group.ok_runs.run_id}
     newest = epochs.run_id.iloc[-1]
     if newest not in {*read_table(results.path, "runs").run_id}:
-        label_of[newest] = f"{_strategy(results, newest)}, so far"
-    rows = epochs.assign(label=epochs.run_id.map(label_of), epoch=epochs.epoch + 1).dropna(subset=["label", "epoch"])
-    means = rows.groupby(["label", "phase", "epoch"])[["loss", "acc1", "seconds"]].mean().unstack("phase")
+        label_of[newest] = f"{newest}, so far"
+    labels, numbered = epochs.run_id.map(label_of), epochs.assign(epoch=epochs.epoch + 1)
     found: Curves = {}
     for label in dict.fromkeys(label_of.values()):
-        if label in means.index:
-            rows_of_label: pandas.DataFrame = means.xs(label)  # type: ignore[assignment]
-            curve = rows_of_label.reindex(columns=[*PANELS.values()])
-            seconds = pandas.DataFrame(rows_of_label["seconds"]).sum(axis=1, min_count=1).cumsum()
+        rows = numbered[labels == label].groupby(["epoch", "phase"])[["loss", "acc1", "seconds"]]
+        if len(rows):
+            means = rows.mean().unstack("phase")
+            curve, seconds = means.reindex(columns=[*PANELS.values()]), means["seconds"].sum(axis=1, min_count=1)
             # a resumed run does not tell how long it trained before
-            curve["seconds", ""] = seconds if curve.index[0] == 1 else float("nan")
+            curve["seconds", ""] = seconds.cumsum() if curve.index[0] == 1 else float("nan")
             found[label] = curve
     return found
-
-
-def _strategy(results: ResultSet, run_id: str) -> str:
-    try:
-        return str(RunFolder(results.path / "logs" / run_id).requested()["strategy"])
-    except UserError:
-        return run_id
 
 
 def _title(curves: Curves) -> str:

@@ -51,13 +51,6 @@ def bases(folder):
     return {label: base.label for label, base in found.items() if base}
 
 
-def test_an_option_that_a_strategy_does_not_read_is_no_setting_of_its_runs(tmp_path):
-    """`bench-all ARGS="--compression fp16"`: only Horovod's runs are others."""
-    for half in (asked("single"), asked("single", compression="fp16")):
-        add(tmp_path, half)
-    assert statuses(tmp_path) == {"single": {"ok": 2}}
-
-
 def test_two_runs_of_other_kernels_are_two_groups_and_not_compared(tmp_path):
     """47 and 18 images/s were one mean, and a variable of one strategy was no difference."""
     fast, slow = (MET | {"world_size": 1, "variables": variables} for variables in ("none", "ATEN_CPU_CAPABILITY=avx2"))
