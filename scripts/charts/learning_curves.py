@@ -70,8 +70,9 @@ def learning_curves(results: ResultSet) -> Curves:
     for label in dict.fromkeys(label_of.values()):
         rows = numbered[labels == label].groupby(["epoch", "phase"])[["loss", "acc1", "seconds"]]
         if len(rows):
-            means = rows.mean().unstack("phase")
-            curve, seconds = means.reindex(columns=[*PANELS.values()]), means["seconds"].sum(axis=1, min_count=1)
+            means = pandas.DataFrame(rows.mean().unstack("phase"))
+            curve = means.reindex(columns=[*PANELS.values()])
+            seconds = pandas.DataFrame(means["seconds"]).sum(axis=1, min_count=1)
             # a resumed run does not tell how long it trained before
             curve["seconds", ""] = seconds.cumsum() if curve.index[0] == 1 else float("nan")
             found[label] = curve

@@ -61,7 +61,7 @@ class Answer:
         ties, slower, unsaid = map(self.others_that_are, ("no difference seen", "slower", "too few rounds"))
         if unsaid and unsaid == self.others:
             return f"Which is faster is said from {SENTENCE_ROUNDS} rounds on (--repeats {SENTENCE_ROUNDS})."
-        sentences = []
+        sentences: list[str] = []
         if ties:
             with_ratio = [f"{self.name(each)} ({self.over_best(each).text()} of it)" for each in ties]
             names = join(with_ratio) if len(ties) <= FEW_TIES else self.names(ties)
@@ -92,7 +92,7 @@ class Answer:
         """Faster than single: ddp (3.41 [3.36, 3.46]) and zero1 (...). No difference seen from single: ..."""
         over = [(each, ratio) for each in self.ranked if (ratio := self.results.speedups.get(each.label))]
         base = join([*dict.fromkeys(self.results.baseline_label_of[each.label] for each, _ in over)])
-        sentences = []
+        sentences: list[str] = []
         for verdict, word in (("faster", "than"), ("slower", "than"), ("no difference seen", "from")):
             alike = [(self.name(each), ratio.text()) for each, ratio in over if ratio.verdict == verdict]
             names = [f"{name} ({ratio})" if word == "than" else name for name, ratio in alike]

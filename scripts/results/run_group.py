@@ -102,7 +102,7 @@ def group_runs(
         names = group_labels(str(strategy), [identity for identity, _ in by_identity], others, num_cores)
         for name, (identity, rows_of_group) in zip(names, by_identity, strict=True):
             timed = rows_of_group[(rows_of_group.status == "ok") & rows_of_group.run_id.isin(windows.keys())]
-            rounds, of_sessions = timed["repeat"].tolist(), sessions[timed.index].tolist()
+            rounds, of_sessions = timed["repeat"].tolist(), sessions.loc[timed.index].tolist()
             of_runs = [windows[run_id] for run_id in timed.run_id], rounds, of_sessions
             groups.append(RunGroup(printable(name), str(strategy), identity, rows_of_group, *of_runs))
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
