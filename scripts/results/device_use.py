@@ -83,4 +83,5 @@ def drop_unused_gpus(telemetry: pandas.DataFrame, runs: pandas.DataFrame) -> pan
     """The samples without those of GPUs that a run leaves idle: it computes on the first `world_size` of them."""
     numbers = pandas.to_numeric(telemetry.device.str.extract(r"^gpu(\d+)$")[0])
     places = numbers.groupby(telemetry.run_id).rank(method="dense")
-    return telemetry[places.isna() | (places <= telemetry.run_id.map(runs.set_index("run_id").world_size))]
+    num_used = pandas.to_numeric(telemetry.run_id.map(runs.set_index("run_id").world_size))
+    return telemetry[places.isna() | (places <= num_used)]
