@@ -48,7 +48,7 @@ RUN_STYLE: dict[str, Any] = {
 """Of each run, in every chart."""
 VALUE_FONT: dict[str, Any] = {"family": "monospace", "size": 6.5}
 WIDTH, EDGE, ROW_GAP, ROW_HEIGHT = 7.0, 0.1, 0.6, 0.27  # inches
-TITLE_LETTERS, ABOUT_LETTERS, LEGEND_LETTERS, NOTE_LETTERS = 82, 125, 120, 140  # of a line
+TITLE_LETTERS, ABOUT_LETTERS, LEGEND_LETTERS, NOTE_LETTERS = 78, 125, 120, 140  # of a line
 
 
 def line_style(number: int) -> dict[str, Any]:

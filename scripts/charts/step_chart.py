@@ -7,7 +7,7 @@ import pandas
 from matplotlib.figure import Figure
 
 from scripts.charts.figures import add_note, draw_legend, make_rows
-from scripts.results.answer import table_groups
+from scripts.results.answer import find_answer, table_groups
 from scripts.results.formatting import format_number, plural_of_several
 from scripts.results.result_set import ResultSet
 from scripts.results.set_text import describe_rows
@@ -76,7 +76,8 @@ def step_chart(results: ResultSet) -> Figure | None:
 
 
 def _title(results: ResultSet) -> str:
-    for group in table_groups(results):
+    answer = find_answer(results)
+    for group in [*([answer.best] if answer else []), *results.groups]:
         if shares := step_shares(group, results.table("steps")):
             return f"Where a step of {group.label} goes: {shares_text(shares[:3])}"
     return ""
