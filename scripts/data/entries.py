@@ -13,8 +13,6 @@ from benchmarks.common.listing import FIRST_BYTES, IMG_EXTENSIONS, is_hidden, wh
 CLASS_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 WNID = re.compile(r"n\d{8}")
 JPEG_ENDINGS = (".jpg", ".jpeg", ".jfif", ".jpe")
-LAST_BYTES = (b"\xff\xd9", b"\x60\x82")  # of a JPEG and of a PNG
-ZEROS = 16  # bytes at the end of an image that make it suspect
 NAME_THE_CLASSES = (
     "name by --classes a file that has the classes' names (ImageNet: the wnids), one a line, in the order of the "
     "labels; numbers do where only the speed matters: seq -w 0 999 > classes.txt"
@@ -23,8 +21,8 @@ NAME_THE_CLASSES = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An image, unless left_out or refused says why not. path: in the source. class_name, name: the folder and the file
-    that it becomes."""
+    """An image, unless left_out or refused says why not. path: in the source. class_name, name: of the folder and file
+    in TO."""
 
     path: str
     class_name: str = ""
@@ -36,7 +34,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Shard:
-    """What one thread reads. time_ns: of its file's last change; 0 for folders. read: raises UserError and OSError."""
+    """What one thread reads. time_ns: of its file's last change; 0 for folders."""
 
     name: str
     split: str
@@ -47,18 +45,16 @@ class Shard:
 
 @dataclass
 class Count:
-    """left_out: by the reason. rows: what a target notes of images."""
+    """left_out: by the reason."""
 
     num_images: int = 0
     num_bytes: int = 0
     left_out: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    rows: list[list] = dataclasses.field(default_factory=list)
 
     def add(self, other: "Count") -> None:
         self.num_images += other.num_images
         self.num_bytes += other.num_bytes
         self.left_out.update(other.left_out)
-        self.rows += other.rows
 
     def text(self) -> str:
         """Such as "15 entries = 12 images + 3 left out (2 hidden, 1 text)"."""
@@ -78,7 +74,6 @@ class Source:
 
 
 def refuse(entries: Iterable[Entry], where: str) -> None:
-    """Raises UserError with the first three."""
     refused = [f"{entry.path!r} {entry.refused}" for entry in entries]
     if refused:
         rest = f"; and {len(refused) - 3:,} more" if len(refused) > 3 else ""
@@ -92,18 +87,14 @@ def without_image(path: str) -> str:
 
 
 def image_entry(path: str, class_name: str, content: bytes | memoryview, shard_name: str) -> Entry:
-    """Of a file that should be an image. Raises UserError."""
     name = file_name(path, shard_name)
     if not bytes(content[:8]).startswith(tuple(FIRST_BYTES.values())):
         return Entry(path, refused="is no image: its first bytes are of neither a JPEG nor a PNG")
-    # a download may end in zeros: its space was allocated
-    if not any(content[-ZEROS:]) and not bytes(content).rstrip(b"\0").endswith(LAST_BYTES):
-        return Entry(path, refused="ends in zeros; is the download whole?")
     return Entry(path, checked_class(class_name, shard_name), image_name(name, content), content)
 
 
 def file_name(path: str, shard_name: str) -> str:
-    """The last part. Raises UserError for an absolute path, and for one with .. in it."""
+    """The last part. Raises UserError for a path that leads out of the folder."""
     parts = path.split("/")
     if path.startswith("/") or ".." in parts:
         raise UserError(f"{shard_name}: the name {path!r} leads out of the folder, and is not used")

@@ -1,7 +1,4 @@
-"""Finds out what a folder of downloads is: Parquet, ILSVRC2012's tars, WebDataset, or folders with a flat val/.
-
-Every file below it belongs to a shard, is counted as left out, or is refused.
-"""
+"""Finds out what a folder of downloads is: Parquet, ILSVRC2012's tars, WebDataset, or folders with a flat val/."""
 
 import collections
 import functools
@@ -32,7 +29,8 @@ Reader = Callable[[Path, str, list[str]], Iterator[Entry]]
 
 
 def find_source(given: Path, classes: Path | None) -> Source:
-    """In a folder or a file. classes: the file with their names. Raises UserError and OSError."""
+    """Every file below `given` belongs to a shard, is counted as left out, or is refused. classes: the file with their
+    names. Raises UserError and OSError."""
     if not given.exists():
         raise UserError(f"{given} does not exist")
     left_out: collections.Counter[str] = collections.Counter()
@@ -61,7 +59,7 @@ def find_source(given: Path, classes: Path | None) -> Source:
 
 
 def list_files(folder: Path, left_out: collections.Counter[str]) -> list[str]:
-    """Sorted, below the folder, without those that are counted in left_out. Raises OSError."""
+    """Sorted; others are counted in left_out."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -90,7 +88,7 @@ def why_no_shard(path: str) -> str:
 
 
 def is_of_imagenet(path: str) -> bool:
-    """image-net.org's tar, or one that was in that of train."""
+    """A tar of image-net.org, or one that was in its tar of train."""
     stem, ending = os.path.splitext(os.path.basename(path))
     return ending == ".tar" and (f"{stem}.tar" in (TRAIN_TAR, VAL_TAR) or bool(WNID.fullmatch(stem)))
 
@@ -105,7 +103,7 @@ def split_of(path: str) -> str:
 
 
 def refuse_gaps(paths: list[str]) -> None:
-    """Raises UserError where names say that a shard is missing: 00001-of-00003, or 2 after 0."""
+    """By names such as 00001-of-00003, or 2 after 0."""
     groups: dict[tuple[str, str], set[int]] = collections.defaultdict(set)
     for path in paths:
         if found := NUMBERED.fullmatch(path):
@@ -127,7 +125,6 @@ def refuse_gaps(paths: list[str]) -> None:
 
 
 def shard_files(folder: Path, paths: list[str], read: Reader, classes: list[str]) -> list[Shard]:
-    """Raises UserError where a path does not say its split."""
     shards = []
     for path in paths:
         split, status = split_of(path), (folder / path).stat()
@@ -141,7 +138,7 @@ def shard_files(folder: Path, paths: list[str], read: Reader, classes: list[str]
 
 
 def ilsvrc_shards(folder: Path, paths: list[str]) -> Iterator[Shard]:
-    """One for each class of train, and one for val. Raises UserError where the devkit is missing."""
+    """One for each class of train, and one for val."""
     for name in paths:
         path = folder / name
         status = path.stat()

@@ -16,8 +16,7 @@ Named = list[tuple[str, str]]  # path below the source, and class
 
 
 def folder_shards(folder: Path, files: list[str], left_out: collections.Counter[str]) -> tuple[list[Shard], bool]:
-    """And whether val/ is flat. files: below `folder`; those of test are counted in left_out. Raises UserError and
-    OSError."""
+    """And whether val/ is flat. files: below `folder`; those of test are counted in left_out."""
     train: dict[str, Named] = collections.defaultdict(list)
     val: list[str] = []
     refused: list[Entry] = []

@@ -18,17 +18,12 @@ META, GROUND_TRUTH = "meta.mat", "ILSVRC2012_validation_ground_truth.txt"
 
 
 def read_text(path: Path) -> str:
-    """And print its name. Raises UserError and OSError."""
     print(f"labels: {path}")
-    try:
-        return path.read_text(encoding="utf-8-sig")  # Windows' editors put a mark before the text
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not text in UTF-8; save it as such") from None
+    return path.read_text(encoding="utf-8-sig", errors="replace")  # Windows' editors put a mark before the text
 
 
 def find_classes(folder: Path, given: Path | None) -> list[str]:
-    """The first word of each line of `given`, else of a list in the folder. Raises UserError where a class is there
-    twice, and where two lists differ, and OSError."""
+    """The first word of each line of `given`, else of a list in the folder."""
     found: dict[Path, list[str]] = {}
     for path in [given] if given else [folder / name for name in LIST_NAMES if (folder / name).is_file()]:
         found[path] = [line.split()[0] for line in read_text(path).splitlines() if line.strip()]
@@ -40,7 +35,7 @@ def find_classes(folder: Path, given: Path | None) -> list[str]:
 
 
 def refuse_equal_names(classes: list[str], where: str) -> None:
-    """Raises UserError: two classes of one name, as ImageNet's two kinds of crane, would be merged."""
+    """Two classes of one name, as ImageNet's two kinds of crane, would be merged."""
     twice = [name for name, number in collections.Counter(classes).items() if number > 1]
     if twice or not classes:
         has = f"{format_names(twice)} twice" if twice else "none"
@@ -51,8 +46,7 @@ def refuse_equal_names(classes: list[str], where: str) -> None:
 
 
 def devkit_classes(folder: Path) -> list[str]:
-    """The wnid of each image of val, by its number from 1 on; [] without a devkit. The ground truth has the numbers of
-    meta.mat. Raises UserError."""
+    """The wnid of each image of val, by its number from 1 on; [] without a devkit."""
     files = _read_devkit(folder)
     if not files:
         return []
@@ -91,7 +85,7 @@ def _read_devkit(folder: Path) -> dict[str, bytes]:
 
 
 def find_val_classes(folder: Path, paths: list[str]) -> dict[str, str]:
-    """By path, from a table or the devkit. Raises UserError where none is there, or has other images."""
+    """By path, from a table or the devkit."""
     for table in (folder / "val" / ANNOTATIONS, folder / ANNOTATIONS, folder / SOLUTION, folder / "val" / SOLUTION):
         if table.is_file():
             return _classes_by_table(paths, _read_table(table), table)
@@ -104,8 +98,7 @@ def find_val_classes(folder: Path, paths: list[str]) -> dict[str, str]:
 
 
 def classes_by_number(paths: Iterable[str], classes: list[str], where: str) -> dict[str, str]:
-    """By the number at the end of a name. classes: of the numbers from 1 on. Raises UserError where a number is
-    missing, or an image has none."""
+    """By the number at the end of a name. classes: of the numbers from 1 on."""
     path_of: dict[int, str] = {}
     wrong = []
     for path in paths:
@@ -124,10 +117,8 @@ def classes_by_number(paths: Iterable[str], classes: list[str], where: str) -> d
 
 
 def _read_table(path: Path) -> dict[str, str]:
-    """The class of each image by its name.
-
-    A line is `val_0.JPEG<tab>n03444034<tab>...`, or `ILSVRC2012_val_00048981,n03995372 85 1 499 272`. Raises UserError.
-    """
+    """The class of each image by its name. A line is `val_0.JPEG<tab>n03444034<tab>...`, or
+    `ILSVRC2012_val_00048981,n03995372 85 1 499 272`."""
     found: dict[str, str] = {}
     for number, line in enumerate(read_text(path).splitlines(), 1):
         name, *rest = re.split(r"[,\t]" if path.suffix == ".csv" else r"\t", line)
@@ -142,7 +133,7 @@ def _read_table(path: Path) -> dict[str, str]:
 
 
 def _classes_by_table(paths: list[str], table: dict[str, str], where: Path) -> dict[str, str]:
-    """By name, with or without its ending. Raises UserError where the table has other images."""
+    """By name, with or without its ending."""
     found, rows = {}, dict(table)
     for path in paths:
         name = os.path.basename(path)

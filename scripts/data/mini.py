@@ -2,7 +2,7 @@
 
     ./bench data make [--output data/imagenet-mini]
 
-manifest.json has the size, the sha256 and the source of each file. A second call compares the sizes.
+A second call compares the sizes of the files with manifest.json.
 """
 
 import json
@@ -35,7 +35,7 @@ def check_folder(output: Path) -> dict:
 
 
 def make_dataset(output: Path) -> dict:
-    """Unless it is there; returns its manifest. Raises UserError."""
+    """Unless it is there; returns its manifest."""
     output = output.resolve()  # through a link, so that the rename stays on the target's disk
     if output.is_dir() and any(output.iterdir()):
         return check_folder(output)

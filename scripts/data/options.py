@@ -2,15 +2,11 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import tyro
 
 from scripts.shared.option_types import OptionalPath
-
-OptionalPackKind = Annotated[
-    Literal["full", "256", "jpeg256"] | None, tyro.conf.arg(metavar="{full,256,jpeg256}", help_behavior_hint="")
-]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +26,9 @@ class ImportOptions:
     source: tyro.conf.Positional[Path]
     """Folder with Parquet files, WebDataset's tars, ILSVRC2012's tars and devkit, or a val/ without class folders."""
     to: tyro.conf.Positional[Path]
-    """Folder that gets train/ and val/, or with --pack packed/."""
+    """Folder that gets train/ and val/."""
     classes: OptionalPath = None
     """Names of the classes (ImageNet: the wnids), one a line, in the order of the labels; where the source has none."""
-    pack: OptionalPackKind = None
-    """Pack the images into TO/packed as they come, and write no folders. What is kept of an image: as in data pack."""
 
 
 @dataclasses.dataclass(frozen=True)

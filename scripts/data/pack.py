@@ -3,27 +3,50 @@
     ./bench data pack --data data/imagenet-mini --pack full
 
 full holds every pixel (ImageNet: about 700 GB); 256 the images shrunk to 256 pixels on the shorter side (350 GB);
-jpeg256 those as JPEGs of quality 90 (31 GB). Only full trains on the same pixels as the folder. Started again after
-it was stopped or killed, it goes on; a packed file of these images is kept.
+jpeg256 those as JPEGs of quality 90 (31 GB). Only full trains on the same pixels as the folder. After a kill the same
+command goes on; a packed file of these images is kept.
 """
 
 import functools
+import io
+import json
 import os
-from collections.abc import Iterator
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
+
+import numpy
+from PIL import Image
+from tqdm import tqdm
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import DamagedFile, ImageListing, fingerprint, list_images
-from benchmarks.common.packed import SPLITS, PackedSource, pack_path
+from benchmarks.common.images import open_image
+from benchmarks.common.listing import (
+    ALIGNED,
+    Arrays,
+    ArrayShapes,
+    DamagedFile,
+    ImageListing,
+    file_header,
+    fingerprint,
+    format_names,
+    list_images,
+)
+from benchmarks.common.machine import num_cores
+from benchmarks.common.packed import FILE_KIND, SPLITS, VERSION, PackedSource, pack_path
 from scripts.data.check import check_image_folder
-from scripts.data.entries import Entry, Shard, Source
 from scripts.data.options import PackOptions
-from scripts.data.pack_target import PackTarget
-from scripts.data.write_shards import disk_errors, write_source
+from scripts.data.write_shards import MAX_THREADS, disk_errors, open_workshop, read_journal, write_journal
+from scripts.shared.commands import bench_command
 
 WORKSHOP = ".packing"  # beside the packed files
-NUM_TOGETHER = 64  # images that one thread packs, and that a kill loses
+NUM_TOGETHER = 256  # images that a kill loses
+HEADER_BYTES = 1 << 20  # its length is known at the end: 21,841 classes take 0.6 MB
+SHORT_SIDE, QUALITY = 256, 90  # pixels; of JPEGs
+Row = tuple[int, int, int, int, int]
+"""Of an image: first byte and the one after the last, height, width, CRC-32."""
 
 
 def main(options: PackOptions) -> None:
@@ -33,27 +56,15 @@ def main(options: PackOptions) -> None:
     with disk_errors(root, folder, "mend it, or give another folder by PACKED, and run ./bench data pack again"):
         of_images = fingerprint(root)
         todo = [split for split in SPLITS if not is_complete(pack_path(config, split), of_images)]
-        shards = [shard for split in todo for shard in listed_shards(list_images(root / split), split)]
-        if not shards:
+        if not todo:
             return
-        source = Source(f"folder {of_images}", shards)
-        target = PackTarget(config, source, folder / WORKSHOP, of_images)
-        counts = write_source(source, target)
-    target.report(counts)
-
-
-def listed_shards(listing: ImageListing, split: str) -> Iterator[Shard]:
-    for start in range(0, len(listing), NUM_TOGETHER):
-        numbers = range(start, min(start + NUM_TOGETHER, len(listing)))
-        num_bytes = int(listing.sizes[start : numbers.stop].sum())
-        yield Shard(f"{split} {start}", split, num_bytes, 0, functools.partial(read_listed, listing, numbers))
-
-
-def read_listed(listing: ImageListing, numbers: range) -> Iterator[Entry]:
-    for number in numbers:
-        path, class_name = Path(listing.path(number)), listing.classes[listing.target(number)]
-        name = path.relative_to(listing.folder / class_name).as_posix()
-        yield Entry(str(path), class_name, name, path.read_bytes())
+        with open_workshop(folder / WORKSHOP) as workshop:
+            for split in todo:
+                metadata = {"kind": config.pack, "part": split, "fingerprint": of_images}
+                unfinished = pack_images(list_images(root / split), workshop / split, metadata)
+                os.replace(unfinished, pack_path(config, split))
+    print(f"fingerprint {of_images}")
+    print(f"train on it: {bench_command('run single', data=options.data)} -- --loader packed --pack {config.pack}")
 
 
 def is_complete(path: Path, of_images: str) -> bool:
@@ -72,3 +83,82 @@ def is_complete(path: Path, of_images: str) -> bool:
         raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
     print(f"{path} is of other images, and is written anew")
     return False
+
+
+def pack_images(listing: ImageListing, path: Path, metadata: dict[str, str]) -> Path:
+    """All of them, after those that the journal beside `path` has, in one file, which is returned."""
+    unfinished, journal = path.with_suffix(".safetensors"), path.with_suffix(".journal")
+    begun, written = read_journal(journal)
+    rows: list[Row] = [tuple(row) for rows in written for row in rows] if begun == metadata else []
+    write_journal(journal, [metadata, *(written if rows else [])])
+    unfinished.touch()
+    if rows:
+        print(f"going on after {len(rows):,} images")
+    with (
+        open(unfinished, "r+b") as file,
+        open(journal, "a") as notes,
+        ThreadPoolExecutor(min(MAX_THREADS, num_cores())) as pool,
+        tqdm(desc=f"packing {path.name}", total=len(listing), initial=len(rows), disable=None) as bar,
+    ):
+        file.truncate(HEADER_BYTES + (rows[-1][1] if rows else 0))
+        file.seek(0, os.SEEK_END)
+        while len(rows) < len(listing):
+            paths = [listing.path(number) for number in range(len(rows), min(len(rows) + NUM_TOGETHER, len(listing)))]
+            packed: list[Row] = []
+            for stored, height, width in pool.map(functools.partial(encode, kind=metadata["kind"]), paths):
+                begin = file.tell() - HEADER_BYTES
+                file.write(stored)
+                packed.append((begin, begin + len(stored), height, width, zlib.crc32(stored)))
+            file.flush()
+            notes.write(json.dumps(packed) + "\n")
+            notes.flush()
+            rows += packed
+            bar.update(len(packed))
+        write_tables(file, metadata, listing, rows)
+    size = unfinished.stat().st_size
+    print(f"{path.name}: {len(rows):,} images of {len(listing.classes):,} classes, {size / 1e9:.3g} GB")
+    if bad := [listing.path(number) for number, row in enumerate(rows) if row[0] == row[1]]:
+        print(f"  warning: {len(bad)} not readable: {format_names(bad)}; a run that meets one of them says so")
+    return unfinished
+
+
+def encode(path: str, kind: str) -> tuple[bytes, int, int]:
+    """What is stored, and its height and width; nothing of an image that Pillow cannot decode."""
+    content = Path(path).read_bytes()
+    try:
+        with open_image(content) as opened:
+            image = opened.convert("RGB")
+    except MemoryError:
+        raise  # the image itself may be good
+    except Exception:  # Pillow raises errors of many types for damaged files
+        return b"", 0, 0
+    if kind != "full" and min(image.size) > SHORT_SIDE:
+        scale = SHORT_SIDE / min(image.size)
+        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)
+    if kind != "jpeg256":
+        return image.tobytes(), image.height, image.width
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=QUALITY)
+    return out.getvalue(), image.height, image.width
+
+
+def write_tables(file: BinaryIO, metadata: dict[str, str], listing: ImageListing, rows: list[Row]) -> None:
+    """Behind the images; the header comes last."""
+    metadata = {"what": FILE_KIND, "version": VERSION, **metadata, "classes": json.dumps(listing.classes)}
+    columns = numpy.array(rows, "<i8")
+    tables: Arrays = {
+        "starts": columns[:, 0],
+        "ends": columns[:, 1],
+        "shapes": columns[:, 2:4].astype("<i4"),
+        "targets": listing.targets().astype("<i4"),
+        "checksums": columns[:, 4].astype("<u4"),
+    }
+    num_bytes = rows[-1][1]
+    padding = -num_bytes % ALIGNED
+    arrays: ArrayShapes = {"images": (numpy.dtype("u1"), (num_bytes + padding,))}
+    arrays |= {name: (table.dtype, table.shape) for name, table in tables.items()}
+    file.write(bytes(padding))
+    for table in tables.values():
+        file.write(table.tobytes())
+    file.seek(0)
+    file.write(file_header(metadata, arrays, HEADER_BYTES))

@@ -19,7 +19,7 @@ WITH_CLASS = re.compile(r"(?P<name>.+)_(?P<wnid>n\d{8})(?P<ending>\.\w+)")
 
 
 def read_parquet(path: Path, shard_name: str, classes: list[str]) -> Iterator[Entry]:
-    """classes: of the labels; []: the file's metadata has them. Raises UserError."""
+    """classes: of the labels; []: the file's metadata has them."""
     import pyarrow
     import pyarrow.parquet
 
@@ -45,7 +45,7 @@ def read_parquet(path: Path, shard_name: str, classes: list[str]) -> Iterator[En
 
 
 def read_row(inner: str, label: object, content: memoryview | None, classes: list[str], shard_name: str) -> Entry:
-    """inner: the image's path in the file, whose class is taken where the label says no other wnid."""
+    """inner: the image's path in the file, whose class is taken unless the label is another wnid."""
     if content is None:
         return Entry(inner, refused="has no bytes: only its path is in the file")
     with_class, where = WITH_CLASS.fullmatch(file_name(inner, shard_name)), f"{shard_name}: {inner!r}"
@@ -59,7 +59,7 @@ def read_row(inner: str, label: object, content: memoryview | None, classes: lis
 
 
 def label_names(metadata: dict[bytes, bytes], shard_name: str) -> list[str]:
-    """Of Hugging Face's metadata; [] without. Raises UserError where two are equal."""
+    """Of Hugging Face's metadata; [] without."""
     try:
         names = [str(name) for name in json.loads(metadata[b"huggingface"])["info"]["features"]["label"]["names"]]
     except (KeyError, TypeError, ValueError):

@@ -21,8 +21,7 @@ NUM_IMAGES = {"train": 40, "val": 11}  # of each class
 # The usual sizes (width, height) of ImageNet's files, and the share of each here.
 SIZES_PX = [(500, 375), (500, 333), (375, 500), (333, 500)]
 SIZE_SHARES = [0.5, 0.2, 0.2, 0.1]
-# Enlarged crops are smoother than a camera's file. This grain and quality bring the mean size near ImageNet's
-# 110 KB, so that reading and decoding cost what they cost there. Training's sizes average the grain out.
+# They bring the mean size near ImageNet's 110 KB, so that reading and decoding cost what they cost there.
 GRAIN_SD = 5.0
 JPEG_QUALITY = 97
 
@@ -57,7 +56,7 @@ PHOTOGRAPHS = {
 
 
 def photograph_folder() -> Path:
-    """Without an import of scikit-image, which takes seconds. Raises UserError."""
+    """Without an import of scikit-image, which takes seconds."""
     spec = importlib.util.find_spec("skimage")
     places = spec.submodule_search_locations if spec else None
     folder = Path(places[0], "data") if places else Path()

@@ -1,6 +1,6 @@
 """Images in tar files: WebDataset's shards, and ILSVRC2012's tars, of which that of train holds a tar a class.
 
-Each file's bytes are read by their place, and nothing is extracted. All raise as read_members does, and OSError.
+Bytes are read by their place; nothing is extracted.
 """
 
 import itertools
@@ -30,11 +30,9 @@ class Member(NamedTuple):
 
 
 def read_members(file: BinaryIO, shard_name: str, begin: int = 0, end: int | None = None) -> Iterator[Member]:
-    """Without folders. begin, end: bytes of `file`; None: its end.
-
-    Raises UserError for a name that leads out of the folder, and for an archive that is damaged or goes on after its
-    end: a download whose space was allocated is zeros from some place on, which is how an archive ends.
-    """
+    """Without folders. begin, end: bytes of `file`; None: its end. Raises UserError for a name that leads out of the
+    folder, and for an archive that is damaged or goes on after its end: a download whose space was allocated ends in
+    zeros, which is how an archive ends."""
     end = os.fstat(file.fileno()).st_size if end is None else end
     file.seek(begin)
     try:
@@ -59,7 +57,7 @@ def read_at(file: BinaryIO, begin: int, size: int) -> bytes:
 
 
 def read_webdataset(path: Path, shard_name: str, classes: list[str]) -> Iterator[Entry]:
-    """A sample: neighbours whose names are equal but for the ending, one image and one .cls."""
+    """A sample: neighbours of one name, an image and a .cls."""
     with open(path, "rb") as file:
         hidden: list[Entry] = []
 

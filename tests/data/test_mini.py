@@ -30,7 +30,6 @@ def few_images():
 
 
 def start(output, **keywords) -> subprocess.Popen:
-    """The command, which makes all images."""
     command = [sys.executable, ROOT / "bench", "data", "make", "--output", output]
     return subprocess.Popen(
         command, cwd=ROOT, env=environment(SETUP="no"), stderr=subprocess.PIPE, text=True, **keywords
@@ -43,7 +42,6 @@ def contents(folder):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A finished folder that tests only read, and its manifest."""
     folder = tmp_path_factory.mktemp("made") / "imagenet-mini"
     return folder, make_dataset(folder)
 
@@ -54,7 +52,6 @@ def mini(made, tmp_path):
 
 
 def test_layout_is_imagenets(made):
-    """What every ImageNet script expects: class folders of JPEGs at ImageNet's sizes in pixels and bytes."""
     folder, manifest = made
     assert check_image_folder(folder) == Counts(12, 12 * NUM_TRAIN, 12 * NUM_VAL)
     paths = sorted(folder.glob("*/*/*.JPEG"))
@@ -64,7 +61,6 @@ def test_layout_is_imagenets(made):
 
 
 def test_no_source_pixel_is_in_train_and_val(made):
-    """Overlap would let a model remember its way to a high val accuracy."""
     _, manifest = made
     for name, photograph in manifest["photographs"].items():
         width, height = Image.open(photographs.photograph_folder() / photograph["file"]).size
@@ -79,14 +75,12 @@ def test_no_source_pixel_is_in_train_and_val(made):
 
 
 def test_a_file_is_the_same_on_every_machine(made):
-    """Of no other images, and of no other version of Pillow or numpy as far as they crop, resize and encode alike."""
     _, manifest = made
     again = json.loads((ROOT / "data/imagenet-mini/manifest.json").read_text())["files"]
     assert manifest["files"].items() <= again.items()
 
 
 def test_a_folder_that_is_there_is_checked_and_left_alone(mini):
-    """The data set is made once; every later run calls this first."""
     (mini / "packed").mkdir()
     before = contents(mini)
     make_dataset(mini)
@@ -103,7 +97,6 @@ def test_a_folder_that_is_there_is_checked_and_left_alone(mini):
 
 @pytest.mark.launches
 def test_two_processes_at_once(tmp_path):
-    """Two launchers started together: both end well, and the folder is whole, with nothing beside it."""
     output = tmp_path / "new" / "imagenet-mini"
     for process in [start(output) for _ in range(2)]:
         _, err = process.communicate(timeout=300)

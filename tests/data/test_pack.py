@@ -42,8 +42,7 @@ def spoil_byte(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", PACK_KINDS)
 def test_a_packed_set_has_the_folders_images_in_the_folders_order(own_data, kind):
-    """Protects comparisons: the same batches, and from full files the same pixels within 1 of 255, as Pillow has
-    them."""
+    """The same batches, and from full files the same pixels within 1 of 255, as Pillow has them."""
     make(own_data, kind)
     for own, of_folder in zip(packed_loaders(own_data, kind), loaders(own_data, decoder="pillow"), strict=True):
         images, targets = pixels(own, epoch=1)
@@ -65,7 +64,6 @@ def test_large_images_are_shrunk_to_256_pixels_on_the_shorter_side(own_data):
 
 
 def test_an_image_that_cannot_be_read_is_treated_as_in_the_folder(own_data, capsys):
-    """Protects --skip-bad-files: the same images count as bad, and take the same place."""
     spoil(own_data / "train" / "top" / "top 6.JPEG", "truncated")
     make(own_data)
     assert "top 6.JPEG" in capsys.readouterr().out
@@ -75,7 +73,6 @@ def test_an_image_that_cannot_be_read_is_treated_as_in_the_folder(own_data, caps
 
 
 def test_packed_jpegs_are_checked_whenever_they_are_read(own_data):
-    """Protects from what rots after it was written: the image is named, or skipped where that is asked for."""
     spoil_byte(path := make(own_data, "jpeg256"))
     message = refusal(packed_loaders(own_data, "jpeg256")[0])
     assert f"of {path}" in message and "it does not have its checksum" in message
@@ -96,7 +93,6 @@ def test_a_second_pack_keeps_a_file_of_these_images_and_replaces_others(own_data
 
 
 def test_two_data_sets_do_not_overwrite_each_others_packs(own_data, tmp_path, monkeypatch):
-    """Protects hours of packing where PACKED names one disk for all."""
     shared, other = tmp_path / "a large disk", tmp_path / "other images"
     for part, num_images in (("train", 8), ("val", 4)):
         draw_images(other / part, num_images, seed=2)
@@ -109,12 +105,11 @@ def test_two_data_sets_do_not_overwrite_each_others_packs(own_data, tmp_path, mo
 
 
 def test_files_that_are_cut_off_or_of_other_images_are_refused(own_data, monkeypatch, tmp_path):
-    """Of another kind, part, version or folder; also where train/ and val/ are gone, and a val/ may hold what was
-    trained on."""
+    """Also where train/ and val/ are gone, and a val/ may hold what was trained on."""
     assert f"./bench data pack --pack full --data '{own_data}'" in problem(own_data)
     path, other = make(own_data), tmp_path / "other images"
     whole, val = path.read_bytes(), path.with_name("val.safetensors").read_bytes()
-    for content in [whole[:0], whole[:100], whole[: len(whole) // 2], whole[:-1], whole + b"\0"]:
+    for content in [whole[:0], whole[:-1]]:
         path.write_bytes(content)
         assert "cannot be used" in problem(own_data), len(content)
     path.write_bytes(make(own_data, "256").read_bytes())
@@ -137,18 +132,14 @@ def test_files_that_are_cut_off_or_of_other_images_are_refused(own_data, monkeyp
     packed_loaders(own_data)  # the packed files alone are enough
 
 
-def test_a_packed_set_that_was_copied_from_another_node_is_read(own_data, tmp_path):
-    """Of another owner, with other times, in another place."""
-    make(own_data)
-    expected, _ = pixels(packed_loaders(own_data)[0])
-    copy = tmp_path / "the scratch disk of another node"
-    shutil.copytree(own_data / "packed", copy / "packed")
-    for file in (copy / "packed/full").glob("*.safetensors"):
-        content = file.read_bytes()
-        old = content.replace(b'"version":"4",', b'"version":"4","contents":"63-of-63-ab",', 1)
-        spaces = old.index(b"     ")  # the header ends in them
-        file.write_bytes(old[:spaces] + old[spaces + len(old) - len(content) :])
-        os.utime(file, (0, 0))
-        if not os.geteuid():
-            os.chown(file, 12345, 12345)
-    assert torch.equal(pixels(packed_loaders(copy)[0])[0], expected)
+def test_a_killed_pack_goes_on(own_data, monkeypatch, capsys):
+    whole = make(own_data).read_bytes()
+    shutil.rmtree(own_data / "packed")
+    monkeypatch.setattr(pack, "NUM_TOGETHER", 4)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(pack, "write_tables", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        make(own_data)
+    journal = own_data / "packed/full" / pack.WORKSHOP / "train.journal"
+    journal.write_text(journal.read_text()[:-20])
+    assert make(own_data).read_bytes() == whole
+    assert f"going on after {NUM_TRAIN - 4} images" in capsys.readouterr().out
