@@ -29,13 +29,6 @@ def few_images():
         yield
 
 
-def start(output, **keywords) -> subprocess.Popen:
-    command = [sys.executable, ROOT / "bench", "data", "make", "--output", output]
-    return subprocess.Popen(
-        command, cwd=ROOT, env=environment(SETUP="no"), stderr=subprocess.PIPE, text=True, **keywords
-    )
-
-
 def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -74,12 +67,6 @@ def test_no_source_pixel_is_in_train_and_val(made):
         assert seen["train"].any() and seen["val"].any() and not (seen["train"] & seen["val"]).any(), name
 
 
-def test_a_file_is_the_same_on_every_machine(made):
-    _, manifest = made
-    again = json.loads((ROOT / "data/imagenet-mini/manifest.json").read_text())["files"]
-    assert manifest["files"].items() <= again.items()
-
-
 def test_a_folder_that_is_there_is_checked_and_left_alone(mini):
     (mini / "packed").mkdir()
     before = contents(mini)
@@ -96,18 +83,11 @@ def test_a_folder_that_is_there_is_checked_and_left_alone(mini):
 
 
 @pytest.mark.launches
-def test_two_processes_at_once(tmp_path):
-    output = tmp_path / "new" / "imagenet-mini"
-    for process in [start(output) for _ in range(2)]:
-        _, err = process.communicate(timeout=300)
-        assert process.returncode == 0, err
-    assert check_image_folder(output).num_train_images == 12 * 40
-    assert os.listdir(output.parent) == [output.name]
-
-
-@pytest.mark.launches
 def test_a_signal_leaves_nothing_half_made(tmp_path):
-    process = start(tmp_path / "imagenet-mini", preexec_fn=hear_sigint)
+    command = [sys.executable, ROOT / "bench", "data", "make", "--output", tmp_path / "imagenet-mini"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment(SETUP="no"), stderr=subprocess.PIPE, text=True, preexec_fn=hear_sigint
+    )
     deadline = time.monotonic() + 60
     while not any(tmp_path.rglob("*.JPEG")):
         assert time.monotonic() < deadline and process.poll() is None
