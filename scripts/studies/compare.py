@@ -4,11 +4,9 @@
     ./bench compare results/x results/y --fail-over 5%
     ./bench compare results/a100 results/h100 --price a100=8 --price h100=20
 
-Within a set ratios are paired by round. Between two sets the intervals are Welch's, over runs. --day-sd adds the
-machine's spread from day to day, in quadrature.
-
-Exit code: 0; 1 with --fail-over where B is slower by more with confidence or lacks a strategy, and where no run is ok;
-2 for a mistake, or for sets that are not alike; 3 with --fail-over where that is not decided. Needs no torch.
+Within a set ratios are paired by round; between two, intervals are Welch's, over runs. Exit code: 0; 1 with --fail-over
+where B is slower by more with confidence or lacks a strategy, and where no run is ok; 2 for a mistake, or for sets that
+are not alike; 3 with --fail-over where that is not decided. Needs no torch.
 """
 
 import dataclasses
@@ -22,7 +20,14 @@ import numpy
 
 from benchmarks.common.config import IMAGENET_TRAIN_IMAGES
 from benchmarks.common.errors import UserError
-from scripts.results.formatting import format_number, format_setting, parse_percent, printable, text_table
+from scripts.results.formatting import (
+    format_number,
+    format_setting,
+    format_with_interval,
+    parse_percent,
+    printable,
+    text_table,
+)
 from scripts.results.identity import DERIVED_FIELDS, MACHINE_FIELDS, RESOLVED_SUFFIX, Identity, differing_fields
 from scripts.results.intervals import INTERVAL_ROUNDS, RatioEstimate, log_throughput, sidak_critical_value
 from scripts.results.result_set import ResultSet, load_set
@@ -42,7 +47,7 @@ MACHINE = (
     *("cpus_per_task", "gpus_per_node", "partition", *MACHINE_FIELDS, *DERIVED_FIELDS),
 )
 MAY_DIFFER = {*VERSIONS, *MACHINE} - {"precision", "memory_format"}
-"""Fields of two sets that are often compared for these: a difference is printed, and no reason to refuse."""
+"""What sets are often compared for: a difference is printed, and no reason to refuse."""
 Found = dict[str, Any]
 
 
@@ -93,7 +98,6 @@ def by_label(results: ResultSet) -> dict[str, RunGroup]:
 
 
 def find_label(name: str, results: ResultSet) -> str:
-    """The label that `name` is. Raises UserError with the nearest one."""
     labels = by_label(results)
     if name in labels:
         return name
@@ -106,8 +110,8 @@ def find_label(name: str, results: ResultSet) -> str:
 
 
 def within_set(results: ResultSet, strategy: str) -> list[Comparison]:
-    """`strategy` over each other one that it can be compared with; without it, each strategy over its own baseline, or
-    over the fastest where there is no baseline."""
+    """`strategy` over each other one; without it, each over its own baseline, or over the fastest where there is
+    none."""
     groups = by_label(results)
     if strategy:
         chosen = find_label(strategy, results)
@@ -138,8 +142,7 @@ def sd_of_rounds(of: RunGroup, to: RunGroup) -> float:
 
 
 def between_sets(a: ResultSet, b: ResultSet, strategy: str, anyway: bool, day_sd: float) -> list[Comparison]:
-    """Each strategy that both sets timed, B over A. Raises UserError where none is, and where they differ in more than
-    MAY_DIFFER."""
+    """Each strategy that both sets timed, B over A."""
     in_a, in_b = by_label(a), by_label(b)
     if strategy:
         in_a, in_b = ({(name := find_label(strategy, each)): by_label(each)[name]} for each in (a, b))
@@ -197,7 +200,7 @@ def say_differences(pairs: Sequence[tuple[Identity, Identity]], labels: Sequence
 
 
 def describe_days(a: ResultSet, b: ResultSet) -> str:
-    """What a reader has to know of sets of different days; '' for the same day."""
+    """'' for sets of the same day."""
     days = [sorted({str(text)[:10] for text in each.ok_runs.started_at if str(text)[:4].isdigit()}) for each in (a, b)]
     if not all(days) or {*days[0]} & {*days[1]}:
         return ""
@@ -221,19 +224,17 @@ def print_table(comparisons: Sequence[Comparison]) -> None:
 
 
 def ratio_text(ratio: RatioEstimate) -> str:
-    ends = "" if ratio.low is None or ratio.high is None else f" [{ratio.low:.3f}, {ratio.high:.3f}]"
-    return f"{ratio.value:.3f}{ends}"
+    return format_with_interval(ratio.value, ratio.low, ratio.high, "{:.3f}".format)
 
 
 def as_fields(comparison: Comparison) -> Found:
-    """A comparison for --json."""
     ratio, runs = comparison.ratio, [comparison.of.timed_throughput.num_runs, comparison.to.timed_throughput.num_runs]
     ends = {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high}
     return {"comparison": comparison.title, **ends, "verdict": ratio.verdict, "num_runs": runs}
 
 
 def gate(comparisons: Sequence[Comparison], missing: Sequence[str], limit: float) -> int:
-    """The exit code of --fail-over; what fails or is not decided is a line on stderr."""
+    """The exit code of --fail-over."""
     slower = {each.title: is_slower(each.ratio, each.ratio.num_rounds, limit) for each in comparisons}
     faults = {
         f"slower by more than {100 * limit:g}% with confidence": [name for name, found in slower.items() if found],
@@ -252,8 +253,7 @@ def gate(comparisons: Sequence[Comparison], missing: Sequence[str], limit: float
 
 
 def read_prices(words: Sequence[str], names: Sequence[str]) -> dict[str, float]:
-    """The price of one machine for one hour by the name of a set; {} without words. Raises UserError for what is no
-    price, for another name, and where a set has none."""
+    """By the name of a set; {} without words."""
     prices: dict[str, float] = {}
     example = f"--price {names[0]}=2.50"
     for word in words:
@@ -273,12 +273,12 @@ def read_prices(words: Sequence[str], names: Sequence[str]) -> dict[str, float]:
 
 
 def hours_of(group: RunGroup) -> float:
-    """Of NUM_EPOCHS training passes over ImageNet, at the group's speed; without evaluation and start-up."""
+    """Of NUM_EPOCHS of ImageNet, without evaluation and start-up."""
     return NUM_EPOCHS * IMAGENET_TRAIN_IMAGES / group.timed_throughput.value / 3600
 
 
 def print_costs(comparisons: Sequence[Comparison], price_a: float, price_b: float) -> list[Found]:
-    """A line for each strategy, and the cheapest on each machine; returns the lines for --json."""
+    """Returns the lines for --json."""
     rows: list[Found] = []
     lines: list[tuple[str, ...]] = [("", "A: hours", "money", "B: hours", "money", "cost of B / A [95 %]")]
     for each in comparisons:

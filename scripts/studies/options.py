@@ -96,8 +96,6 @@ class LoadersOptions:
     """Windows of each loader, and rounds of training."""
     window_s: float = 2.0
     """Seconds of a loader's window."""
-    only: OptionalText = ""
-    """Words; a loader takes part if its name has one of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,8 +124,6 @@ class ProfileOptions:
     """Steps that are profiled."""
     top: int = 12
     """Kernels, or on a CPU operations, that are listed."""
-    output: OptionalPath = None
-    """CSV file for the table by kind of layer."""
     trace: OptionalPath = None
     """New folder for one Chrome trace of each rank, for Perfetto or Holistic Trace Analysis."""
 

@@ -2,13 +2,11 @@
 
     ./bench study overhead
 
-Launches of both by torchrun, in turn, on the same images: same model, batches, decoder, threads and precision. What is
-compared is the speed of whole epochs, as each prints it, without the first.
+Both are launched by torchrun, in turn, on the same images. The speed is that of whole epochs, as each prints it,
+without the first.
 """
 
-import os
 import re
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -20,9 +18,8 @@ from benchmarks.common.config import Config, load_config, resolve_global_batch
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import list_images
 from scripts.results.formatting import format_with_interval
-from scripts.shared.forward_signals import die_with_parent
 from scripts.shared.repository import ROOT
-from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
+from scripts.studies.allreduce.launch_ranks import run_ranks
 from scripts.studies.options import OverheadOptions
 from scripts.studies.paired import order_of_round, ratio_of_speeds
 
@@ -42,10 +39,7 @@ def main(options: OverheadOptions) -> int:
 
 
 def compare_launches(options: OverheadOptions) -> tuple[list[float], list[float]]:
-    """Images a second of examples/ddp.py, and of benchmarks.ddp, in each pair of launches.
-
-    Raises UserError where the example cannot train as configured, the images are unfit, or ranks fail.
-    """
+    """Images a second of examples/ddp.py, and of benchmarks.ddp, in each pair of launches."""
     num_ranks = machine.num_ranks()
     flags = ["--config", options.config, *(["--data", options.data] if options.data else [])]
     config = resolve_global_batch(load_config(flags), num_ranks)
@@ -60,24 +54,24 @@ def compare_launches(options: OverheadOptions) -> tuple[list[float], list[float]
         }
         for pair in tqdm(range(1, options.pairs + 1), "pairs of launches", disable=None, leave=False):
             for which in order_of_round("A", pair):
-                printed = launch(programs[which], num_ranks, folder / f"{which} {pair}")
+                printed = run_ranks(programs[which], num_ranks, folder / f"{which} {pair}")
                 speeds[which].append(example_speed(printed) if which == "A" else suite_speed(printed))
     return speeds["A"], speeds["B"]
 
 
 def check_alike(config: Config, num_ranks: int) -> None:
     """Raises UserError for what the example does not train."""
-    if (optimizer := architecture_of(config.arch).optimizer) != "SGD":
-        raise UserError(f"{config.arch} is trained with {optimizer} here, and by the example with SGD; choose a ResNet")
-    if config.norm != "batch" or config.compile:
-        raise UserError("the example has BatchNorm and does not compile; leave --norm and --compile out")
+    if architecture_of(config.arch).optimizer != "SGD" or config.norm != "batch" or config.compile:
+        raise UserError(
+            "the example trains with SGD and BatchNorm, not compiled; choose a ResNet, and leave --norm out"
+        )
     if config.global_batch % num_ranks:
         raise UserError(f"global_batch {config.global_batch} is not a multiple of {num_ranks} ranks; change one")
 
 
 def link_images(data: Path, folder: Path, num_images: int) -> None:
     """Links to images of data/train/, from all over it, or to all of them several times: an epoch of num_images. One
-    image a class is for validation. Raises UserError where there are none."""
+    image a class is for validation."""
     try:
         images = list_images(data / "train")
     except OSError as error:
@@ -109,28 +103,13 @@ def example_program(config: Config, options: OverheadOptions, images: Path, num_
     return [str(ROOT / "examples" / "ddp.py"), str(images), *flags.split()]
 
 
-def launch(program: list[str], num_ranks: int, folder: Path) -> str:
-    """What the ranks of this program print. folder: a new one, in which they meet and the example saves."""
-    folder.mkdir()
-    start, variables = torchrun_command(num_ranks, folder)
-    env = rank_environment(machine.threads_per_rank(num_ranks)) | variables
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [*start, *program], cwd=folder, env=env, capture_output=True, text=True, preexec_fn=die_with_parent()
-    )
-    if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("error: ")] or [done.stderr[-2000:]]
-        raise UserError(f"{' '.join(program[:2])} did not get to its end: {said[0].removeprefix('error: ')}")
-    return done.stdout
-
-
 def suite_speed(printed: str) -> float:
-    """Images a second of all epochs but the first."""
+    """Of all epochs but the first."""
     epochs = [(int(images), float(s)) for number, images, s in SUITE_EPOCH.findall(printed) if number != "0"]
     return sum(images for images, _ in epochs) / sum(seconds for _, seconds in epochs)
 
 
 def example_speed(printed: str) -> float:
-    """The same; all its epochs have as many images."""
+    """All epochs have as many images."""
     speeds = [float(speed) for number, speed in EXAMPLE_EPOCH.findall(printed) if number != "0"]
     return len(speeds) / sum(1 / speed for speed in speeds)

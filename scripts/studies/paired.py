@@ -1,7 +1,7 @@
 """A and B in turn, in one session: their order, whether B is slower, and how many rounds a difference needs.
 
-Two rounds are a block: A B B A all along, or B A A B all along, by chance. So a steady drift cancels, and what a run
-leaves behind for the next one. The ratio is looked at once, after the last round. Needs no torch.
+Two rounds are a block, A B B A or B A A B by chance: a steady drift cancels, and what a run leaves behind for the next.
+Needs no torch.
 """
 
 import math
@@ -18,7 +18,7 @@ ROUNDS_LIMIT = 1000
 
 
 def order_of_round(first: str, round_number: int) -> str:
-    """AB or BA, for a session whose round 1 starts with `first`. Round 0 warms up: its last is the first of round 1."""
+    """AB or BA. first: of round 1. Round 0 warms up: its last is the first of round 1."""
     pair = first + "AB".replace(first, "")
     return pair if round_number % 2 else pair[::-1]
 

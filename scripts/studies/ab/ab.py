@@ -3,9 +3,8 @@
     ./bench ab HEAD~1 tree: --strategy ddp
     ./bench ab flags: "flags:--bucket-cap-mb 100" --fail-over 5%
 
-What A and B can be: scripts/studies/ab/variants.py. Both have this checkout's planner and, unless it is compared, its
-interpreter. Of each run only the timed part is run. Rows go to the result sets A and B of the comparison's folder, what
-was compared and found to its ab.json.
+What A and B can be: variants.py. Of each run only the timed part is run. Rows go to the sets A and B of the
+comparison's folder, what was compared and found to its ab.json.
 
 Exit code: 0; 1 with --fail-over where B is slower by more than that with confidence; 2 for a mistake; 3 with
 --fail-over where that is not decided; 4 where a variant's run fails or this program crashes; 128 + a signal.
@@ -43,18 +42,17 @@ from scripts.studies.options import AbOptions
 from scripts.studies.paired import describe_rounds_needed, is_slower, order_of_round, ratio_of_speeds
 
 DEFAULT_ROUNDS = 10
-RUN_FAILED = 4
-"""The exit code where nothing can be compared, since a variant's run failed."""
+RUN_FAILED = 4  # exit code
 Found = dict[str, Any]
 
 
 class RunFailed(Exception):
-    """A variant's run did not end ok. The text says why, and names its log."""
+    """The text says why, and names the log."""
 
 
 @dataclasses.dataclass
 class Speeds:
-    """images/s of A and of B in each round so far. first: which of them ran first in round 1."""
+    """images/s of A and of B in each round. first: which of them ran first in round 1."""
 
     first: str
     of: dict[str, list[float]] = dataclasses.field(default_factory=lambda: {"A": [], "B": []})
@@ -75,7 +73,7 @@ class Speeds:
 
 
 def main(options: AbOptions, flags: Sequence[str], found: Found) -> int:
-    """Compare A and B. flags: of the configuration of both. found: gets the result, for --json."""
+    """flags: of the configuration of both. found: gets the result, for --json."""
     try:
         return compare(options, flags, found)
     except RunFailed as failed:
@@ -114,14 +112,12 @@ def compare(options: AbOptions, flags: Sequence[str], found: Found) -> int:
 
 
 def run_of_variant(variant: Variant, strategy: str, request: Request) -> plan.Run:
-    """The timed part of the variant's run."""
     whole = plan.make_run(request, strategy, variant.config, variant.flags)
     (run,) = plan.skip_what_does_not_fit([whole.timed_part()])
     return run
 
 
 def describe_comparison(a: Variant, b: Variant, runs: dict[str, plan.Run], num_rounds: int) -> list[str]:
-    """What is compared, a line each, before anything is started."""
     lines = [
         f"{variant.name}: {runs['A'].strategy}, {variant.text}: {variant.source or 'no git'}, {variant.python}"
         for variant in (a, b)
@@ -144,7 +140,7 @@ def describe_comparison(a: Variant, b: Variant, runs: dict[str, plan.Run], num_r
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """The runs of one comparison. checkouts: the folder of each commit, by its hash."""
+    """checkouts: the folder of each commit, by its hash."""
 
     results: Path
     runs: dict[str, plan.Run]
@@ -192,7 +188,6 @@ class Session:
         return float(row_of(run_folder).images_per_s)
 
     def why_unusable(self, variant: Variant, run_folder: RunFolder, code: int) -> str:
-        """Why a run that has ended cannot be compared; '' where it can."""
         row, log = row_of(run_folder), run_folder.log if run_folder.log.exists() else run_folder.path
         if row is None:
             return f"its launcher ended with code {code}; its log: {log}"
@@ -204,7 +199,7 @@ class Session:
         return "" if row.images_per_s > 0 else f"timed nothing; its log: {log}"
 
     def write(self, speeds: Speeds, seconds: float) -> None:
-        """ab.json: what is compared, and what was found so far; no round is lost."""
+        """After each round, so that none is lost."""
         compared = {
             name: {"is": variant.text, "source": variant.source, "python": variant.python}
             for name, variant in self.variants.items()
@@ -218,13 +213,13 @@ class Session:
 
 
 def row_of(folder: RunFolder) -> Any:
-    """The run's row of runs.csv; None without one."""
+    """None without one."""
     rows = read_table(folder.results, "runs")
     return next((row for row in rows.itertuples() if row.run_id == folder.run_id), None)
 
 
 def leave_known_fields(folder: RunFolder, variant: Variant) -> None:
-    """Leave in run.yaml the fields that a commit's code knows. Every one is set: that code's defaults may differ."""
+    """In run.yaml, those that a commit's code knows. Every one is set: that code's defaults may differ."""
     planned = yaml.safe_load(folder.plan.read_text())
     planned["config"] = {name: value for name, value in planned["config"].items() if name in variant.fields}
     write_text_atomically(folder.plan, yaml.safe_dump(planned, sort_keys=False))
@@ -235,7 +230,7 @@ def ratio_text(ratio: RatioEstimate) -> str:
 
 
 def report(speeds: Speeds, results: Path, limit: float | None) -> int:
-    """Print what was found; returns the exit code, which the last line explains."""
+    """The exit code, which the last line explains."""
     if not speeds.num_rounds:
         print(f"no round was done; {results}", flush=True)
         return 0 if limit is None else 3

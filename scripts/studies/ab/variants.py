@@ -26,7 +26,7 @@ KINDS = ("commit", "tree", "flags", "config", "python")
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """What is compared. commit: its hash, '' for this checkout; fields: those of Config that its code knows."""
+    """commit: its hash, '' for this checkout. fields: those of Config that its code knows."""
 
     name: str
     text: str
@@ -38,7 +38,7 @@ class Variant:
 
     @property
     def source(self) -> str:
-        """What its code is: a commit, and local changes where there are any."""
+        """A commit, and local changes where there are any."""
         if self.commit:
             return self.commit[: source_version.NUM_HASH_DIGITS]
         return f"{source_version.commit() or ''} {source_version.local_changes()}".strip()
@@ -50,7 +50,7 @@ class Variant:
 
 
 def parse_variant(name: str, text: str, request: Request, strategy: str) -> Variant:
-    """The variant `name` (A or B) that `text` describes. Raises UserError for what cannot be measured."""
+    """name: A or B. Raises UserError for what cannot be measured."""
     where, (kind, colon, value) = f"{name}={text}", text.partition(":")
     if not text:
         example = './bench ab HEAD~1 tree:, or ./bench ab flags: "flags:--bucket-cap-mb 100"'
@@ -100,7 +100,7 @@ def _of_commit(variant: Variant, rev: str, strategy: str) -> Variant:
 
 
 def _why_not_startable(commit: str, strategy: str) -> str:
-    """Why this checkout cannot start the commit's launcher of a strategy; '' where it can."""
+    """'' for what this checkout can start."""
     files = (f"launchers/{strategy}.sh", f"benchmarks/{strategy}.py")
     if not all(git_succeeds("cat-file", "-e", f"{commit}:{name}") for name in files):
         return f"commit {commit[:12]} has no strategy {strategy}; compare later commits"
@@ -113,7 +113,7 @@ def _why_not_startable(commit: str, strategy: str) -> str:
 
 
 def _fields_of(commit: str) -> dict[str, str]:
-    """The fields of the configuration that a commit knows, and the type of each as its code spells it."""
+    """The fields of its configuration, and the type of each as its code spells it."""
     tree = ast.parse(git_text("show", f"{commit}:benchmarks/common/config.py"))
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Config"]
     fields = [line for config in classes for line in config.body if isinstance(line, ast.AnnAssign)]
@@ -121,7 +121,7 @@ def _fields_of(commit: str) -> dict[str, str]:
 
 
 def _takes(kind: str, value: object) -> bool:
-    """Whether a field of this type, as _fields_of spells it, takes the value."""
+    """kind: as _fields_of spells it."""
     if not isinstance(value, str):
         return True
     return repr(value) in kind if "Literal" in kind else not kind.startswith(("int", "float", "Annotated"))

@@ -18,10 +18,8 @@ from scripts.shared.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix
 
 @contextlib.contextmanager
 def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
-    """The folder of a worktree of each commit, by its hash; without commits nothing is made.
-
-    Signals must not end this process before the end: see forward_signals.py. Raises UserError where git fails.
-    """
+    """The folder of a worktree of each commit, by its hash. Signals must not end this process before the end: see
+    forward_signals.py."""
     commits = [*dict.fromkeys(commits)]
     if not commits:
         yield {}
@@ -41,7 +39,7 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
 
 
 def _remove_left_over() -> None:
-    """Worktrees of a process of this host or container that was killed."""
+    """Of a process of this host or container that was killed."""
     for line in git_text("worktree", "list", "--porcelain").splitlines():
         path = Path(line.removeprefix("worktree "))
         found = CHECKOUTS_NAME.fullmatch(path.parent.name) if line.startswith("worktree ") else None
@@ -51,7 +49,7 @@ def _remove_left_over() -> None:
 
 
 def git_text(*arguments: str) -> str:
-    """What git prints in this checkout; '' where it fails."""
+    """'' where git fails."""
     output = source_version.git(*arguments)
     return "" if output is None else output.decode(errors="surrogateescape")
 

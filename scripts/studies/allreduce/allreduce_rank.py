@@ -1,6 +1,6 @@
 """One rank of `./bench study allreduce`: times all-reduces of many sizes, as DDP calls them.
 
-Every size is checked first. Times are means over the ranks; rank 0 prints a row for each round and size, as JSON.
+Every size is checked first. Times are means over the ranks; rank 0 prints rows, as JSON.
 """
 
 import json
@@ -20,16 +20,14 @@ AllReduce = Callable[[torch.Tensor], object]
 
 
 def all_reduce(tensor: torch.Tensor) -> None:
-    """A sum in place, as DDP sends a full bucket."""
     work = dist.all_reduce(tensor, async_op=True)
     assert work is not None
     work.wait()
 
 
 def num_wrong_values(rank: int, num_ranks: int, tensor: torch.Tensor, exchange: AllReduce = all_reduce) -> int:
-    """How many values of an all-reduce are not the sum. The summands are whole numbers up to 4: bf16 represents the
-    sums over up to 64 ranks, and all parts of them, exactly. tensor: its number of elements is a multiple of 256; it
-    holds zeros afterwards."""
+    """How many are not the sum. The summands are whole numbers up to 4: bf16 represents the sums over up to 64 ranks,
+    and all parts of them, exactly. tensor: of a multiple of 256 elements; it holds zeros afterwards."""
     rows, pattern = tensor.view(-1, 256), (torch.arange(256, device=tensor.device) % 4).to(tensor.dtype)
     rows.copy_((pattern + rank % 2).expand_as(rows))
     exchange(tensor)
@@ -39,7 +37,6 @@ def num_wrong_values(rank: int, num_ranks: int, tensor: torch.Tensor, exchange: 
 
 
 def time_round(rank: Rank, buffer: torch.Tensor, round_number: int) -> None:
-    """Time all sizes up to the buffer's once."""
     for size in message_sizes(buffer.numel() * buffer.element_size()):
         tensor = buffer[: size // buffer.element_size()]
         num_wrong = num_wrong_values(rank.rank, rank.world_size, tensor)
@@ -60,7 +57,7 @@ def time_round(rank: Rank, buffer: torch.Tensor, round_number: int) -> None:
 
 
 def main() -> None:
-    """The words on the command line are: element type, number of rounds, largest size in bytes."""
+    """argv: element type, number of rounds, largest size in bytes."""
     dtype, num_rounds, largest = getattr(torch, DTYPES[sys.argv[1]]), int(sys.argv[2]), int(sys.argv[3])
     rank = Rank.from_env("torchrun")
     prepare(Config(), rank)

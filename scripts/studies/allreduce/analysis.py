@@ -1,4 +1,4 @@
-"""Bandwidths of timed all-reduces, with intervals, as a table and a chart. Needs no torch."""
+"""Bandwidths of all-reduces, as a table and a chart. Needs no torch."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ SIZE_LABELS = {2**10: "1 KB", 2**14: "16 KB", 2**18: "256 KB", 2**20: "1 MB", 2*
 
 @dataclasses.dataclass(frozen=True)
 class BandwidthRow:
-    """A row of bandwidths.csv: the all-reduces of one path and size. Bandwidths are in bytes/s, seconds of one call."""
+    """A row of bandwidths.csv, of one path and size. seconds: of one call. wrong: values that were not the sum."""
 
     path: str
     ranks: int
@@ -33,26 +33,22 @@ class BandwidthRow:
     bus_low: float | None
     bus_high: float | None
     wrong: int
-    """Values that were not the sum."""
 
 
 def message_sizes(largest: int) -> list[int]:
-    """Bytes of the timed all-reduces: 1 KB, then four times as many each, up to `largest`, which is included."""
+    """In bytes: 1 KB, then four times as many each, up to `largest`, which is included."""
     return sorted({min(SMALLEST_BYTES * 4**power, largest) for power in range(16)})
 
 
 def bandwidths(num_bytes: int, seconds: float, num_ranks: int) -> tuple[float, float]:
-    """(algorithm bandwidth, bus bandwidth) of an all-reduce in bytes/s.
-
-    As nccl-tests defines them (doc/PERFORMANCE.md): S / t, and S / t times 2 (n - 1) / n, which is what each link of a
-    ring carries.
-    """
+    """(algorithm, bus) in bytes/s, as nccl-tests defines them (doc/PERFORMANCE.md): S / t, and S / t times
+    2 (n - 1) / n, which is what each link of a ring carries."""
     algorithm = num_bytes / seconds
     return algorithm, algorithm * 2 * (num_ranks - 1) / num_ranks
 
 
 def bandwidth_rows(rows: pandas.DataFrame) -> list[BandwidthRow]:
-    """One row for each path and size. rows: path, ranks, round, bytes, seconds, wrong."""
+    """rows: path, ranks, round, bytes, seconds, wrong."""
     found = []
     for (path, _), part in rows.groupby(["path", "bytes"], sort=False):
         mean_s, low_s, high_s = geometric_mean(numpy.log(part.seconds.to_numpy(float)))
@@ -65,7 +61,7 @@ def bandwidth_rows(rows: pandas.DataFrame) -> list[BandwidthRow]:
 
 
 def table(rows: Sequence[BandwidthRow]) -> str:
-    """Bandwidth rows as text, with GB of 10^9 bytes."""
+    """With GB of 10^9 bytes."""
     lines = [("path", "bytes", "n", "time, us", "algbw, GB/s", "busbw, GB/s [95 %]", "wrong")]
     for row in rows:
         low, high = (None if end is None else end / 1e9 for end in (row.bus_low, row.bus_high))
@@ -77,9 +73,8 @@ def table(rows: Sequence[BandwidthRow]) -> str:
 
 
 def allreduce_chart(rows: Sequence[BandwidthRow], about: str) -> Figure:
-    """Bus bandwidth and time of every path over the bytes of an all-reduce."""
-    figure, panels = make_figure("All-reduce, as DDP sends gradients", about, [2.4, 2.1])
-    bandwidth, time = panels
+    """Bus bandwidth of every path over the bytes of an all-reduce."""
+    figure, (axes,) = make_figure("All-reduce, as DDP sends gradients", about, [2.4])
     for number, path in enumerate(dict.fromkeys(row.path for row in rows)):
         of_path = [row for row in rows if row.path == path]
         sizes, values = [row.bytes for row in of_path], [row.bus_bytes_per_s / 1e9 for row in of_path]
@@ -87,20 +82,15 @@ def allreduce_chart(rows: Sequence[BandwidthRow], about: str) -> Figure:
         above = [((row.bus_high or row.bus_bytes_per_s) - row.bus_bytes_per_s) / 1e9 for row in of_path]
         color, line = LINE_COLORS[number], LINES[number]
         style: dict[str, Any] = {"color": color, "linestyle": line, "marker": MARKERS[number], "markersize": 4.5}
-        bandwidth.errorbar(sizes, values, yerr=[below, above], label=path, capsize=2, **style)
-        time.plot(sizes, [1e6 * row.seconds for row in of_path], **style)
-    bandwidth.set_ylim(bottom=0)
-    bandwidth.set_ylabel("bus bandwidth, GB/s")
-    bandwidth.legend(frameon=False, fontsize=7)
-    time.set_yscale("log")
-    time.yaxis.set_major_formatter("{x:,.10g}")
-    time.set_ylabel("time, microseconds")
+        axes.errorbar(sizes, values, yerr=[below, above], label=path, capsize=2, **style)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("bus bandwidth, GB/s")
+    axes.legend(frameon=False, fontsize=7)
     labels = {size: label for size, label in SIZE_LABELS.items() if size <= max(row.bytes for row in rows)}
-    for axes in panels:
-        axes.set_xscale("log", base=2)
-        axes.set_xticks([*labels], [*labels.values()])
-        axes.minorticks_off()
-        axes.set_xlabel("bytes of an all-reduce")
-        axes.grid(alpha=0.3)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([*labels], [*labels.values()])
+    axes.minorticks_off()
+    axes.set_xlabel("bytes of an all-reduce")
+    axes.grid(alpha=0.3)
     add_note(figure, f"means of {rows[0].num_rounds} rounds, with 95 % intervals; GB: 10^9 bytes.")
     return figure

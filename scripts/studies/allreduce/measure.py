@@ -1,18 +1,16 @@
-"""Bandwidth of gradient communication: all-reduces from 1 KB to 256 MB between the ranks of this machine.
+"""Bandwidth of all-reduces from 1 KB to 256 MB between the ranks of this machine.
 
     ./bench study allreduce --rounds 10
 
-By gloo, with GPUs by NCCL, as DDP calls it, in fp32 and bf16. Each size is checked, then timed. Bandwidths are those of
-nccl-tests (algbw and busbw). Writes allreduce.csv, bandwidths.csv and a chart. Exit code 1: a sum was wrong.
+By gloo, with GPUs by NCCL, as DDP calls it, in fp32 and bf16. Exit code 1: a sum was wrong.
 """
 
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pandas
@@ -24,18 +22,15 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_text_atomically
 from benchmarks.common.rank import device_name
 from scripts.charts.figures import save_chart
-from scripts.shared.forward_signals import die_with_parent
-from scripts.shared.repository import ROOT
 from scripts.studies.allreduce.analysis import (
     DTYPES,
     ROW,
     SMALLEST_BYTES,
     allreduce_chart,
     bandwidth_rows,
-    message_sizes,
     table,
 )
-from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
+from scripts.studies.allreduce.launch_ranks import run_ranks
 from scripts.studies.options import AllreduceOptions
 
 
@@ -50,43 +45,17 @@ def main(options: AllreduceOptions) -> int:
     if unknown := [name for name in options.only if name not in DTYPES]:
         raise UserError(f"--only {unknown[0]}: there are {' and '.join(DTYPES)}")
     library = "nccl" if machine.num_gpus() else "gloo"
-    dtypes, num_sizes = options.only or tuple(DTYPES), len(message_sizes(options.largest))
     rows: list[dict[str, Any]] = []
-    with tqdm(total=len(dtypes) * options.rounds * num_sizes, desc="all-reduces", disable=None, leave=False) as bar:
-        for dtype in dtypes:
-            for row in time_rounds(dtype, num_ranks, options):
-                rows.append({"path": f"{library}, {dtype}"} | row)
-                bar.update()
+    with tempfile.TemporaryDirectory(prefix="allreduce-") as folder:
+        for dtype in tqdm(options.only or DTYPES, desc="all-reduces", disable=None, leave=False):
+            words = ["-m", "scripts.studies.allreduce.allreduce_rank", dtype, str(options.rounds), str(options.largest)]
+            for line in run_ranks(words, num_ranks, Path(folder, dtype)).splitlines():
+                if line.startswith(ROW):
+                    rows.append({"path": f"{library}, {dtype}"} | json.loads(line.removeprefix(ROW)))
     return report(pandas.DataFrame(rows), options)
 
 
-def time_rounds(dtype: str, num_ranks: int, options: AllreduceOptions) -> Iterator[dict[str, Any]]:
-    """The rows that rank 0 prints, as they come. Raises UserError where the ranks end early."""
-    with tempfile.TemporaryDirectory(prefix="allreduce-") as folder:
-        start, variables = torchrun_command(num_ranks, folder)
-        words = ["-m", "scripts.studies.allreduce.allreduce_rank", dtype, str(options.rounds), str(options.largest)]
-        launched = subprocess.Popen(
-            [*start, *words],
-            cwd=ROOT,
-            env=rank_environment(machine.threads_per_rank(num_ranks)) | variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=die_with_parent(),
-        )
-        last_line = ""
-        with launched:
-            assert launched.stdout is not None
-            for line in launched.stdout:
-                if line.startswith(ROW):
-                    yield json.loads(line.removeprefix(ROW))
-                last_line = line.strip() or last_line
-        if launched.returncode:
-            raise UserError(f"the ranks ended with exit code {launched.returncode}: {last_line[-300:]}")
-
-
 def report(rows: pandas.DataFrame, options: AllreduceOptions) -> int:
-    """Print and write what was timed; returns 1 where a sum was wrong."""
     of_sizes = bandwidth_rows(rows)
     device = device_name(torch.device("cuda" if machine.num_gpus() else "cpu"))
     about = f"{device}, {of_sizes[0].ranks} ranks on {machine.num_cores()} cores"

@@ -1,7 +1,4 @@
-"""Is the loader the limit? From loaders.csv and the sweep of the loader that `./bench study loaders` made in a set.
-
-Needs no torch.
-"""
+"""Is the loader the limit? From loaders.csv and the sweep of the loader in a set. Needs no torch."""
 
 import math
 
@@ -14,7 +11,7 @@ from scripts.studies.sweep.points import TimedPoint, results_of_sweeps
 
 NO_LOADING = "synthetic"
 PLAIN = "torchvision, pillow"
-MAX_LOSS = 0.05  # the fraction of training's speed that loading may cost before it is called the limit
+MAX_LOSS = 0.05  # of training's speed, that loading may cost before it is called the limit
 FILE = "loaders.csv"
 
 
@@ -55,10 +52,9 @@ def describe_limit(results: ResultSet) -> list[str]:
     path = results.path / FILE
     if path.exists():
         rates = pandas.read_csv(path)
-        all_cores = rates[(rates.cores == rates.cores.max()) & (rates.loader != PLAIN)]
         needed = [
             f"{math.ceil(without.speed / row.per_core)} with {row.loader.removeprefix('ours, ')}"
-            for row in all_cores.itertuples()
+            for row in rates[rates.loader != PLAIN].itertuples()
         ]
         speed, here = format_number(without.speed), plural(int(rates.cores.max()), "core")
         lines.append(f"to load the {speed} images/s of {strategy} takes cores: {', '.join(needed)}; here are {here}")

@@ -3,9 +3,8 @@
     ./bench study profile -- --precision bf16 --memory-format channels_last
     ./bench study profile --strategy ddp --trace results/trace
 
-torch.profiler is around `steps` steps of the strategy on one batch, after as many that warm up and as many that are
-timed. The command starts the strategy's ranks, of which rank 0 prints. With --trace each rank writes a Chrome trace of
-its steps (traces.py). The roof of a kind of layer is what its operations at least take (step_costs.py).
+Some steps on one batch under torch.profiler, after as many that warm up and as many that are timed, on the strategy's
+ranks, of which rank 0 prints. The roof of a kind of layer is what its operations at least take (step_costs.py).
 """
 
 import collections
@@ -29,10 +28,9 @@ from benchmarks.common import machine
 from benchmarks.common.architectures import architecture_of
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import Unavailable, UserError
-from benchmarks.common.files import write_text_atomically
 from benchmarks.common.rank import NotStarted, device_name, synchronize
-from benchmarks.common.rows import table_text
 from scripts.results.device_use import peak_tflops
+from scripts.results.formatting import text_table
 from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.device_peak import measure_peak
 from scripts.runner.request import read_request
@@ -57,13 +55,12 @@ KINDS = (
     ("loss", r"softmax|nll_loss|cross_entropy"),
     ("elementwise", r"relu|clamp|threshold|aten::(add|mul|sub|div|zero|fill|copy|_to_copy|sum|clone)|triton"),
 )
-PROFILE_COLUMNS = ("kind", "ms_a_step", "share_pct", "roof_ms", "times_roof", "calls_a_step")
 
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredProfile:
-    """A profile of some steps. images: of a step, on this rank. config: of the run, with resolved values. step_s: of
-    steps without the profiler. whole_model: whether this rank's one device trains all layers."""
+    """images: of a step, on this rank. config: with resolved values. step_s: without the profiler. whole_model: whether
+    this rank's one device trains all layers."""
 
     profile: torch.profiler.profile
     device: torch.device
@@ -74,16 +71,12 @@ class MeasuredProfile:
 
 
 def kind_of(name: str) -> str:
-    """The kind of layer that an operation of this name belongs to."""
     return next((kind for kind, pattern in KINDS if re.search(pattern, name, re.IGNORECASE)), "other")
 
 
 def measure(options: ProfileOptions, config: Config) -> MeasuredProfile | None:
-    """Profile `steps` steps of a strategy, after as many that warm up; None on ranks that do not report.
-
-    Writes this rank's trace where --trace names a folder. Raises NotStarted where the strategy needs a launcher, and
-    UserError where it cannot run here.
-    """
+    """None on ranks that do not report. Raises NotStarted where the strategy needs a launcher, and UserError where it
+    cannot run here."""
     script = strategy_list.load_script(strategy_list.parse_strategy(options.strategy))
     if options.trace:
         open_trace_folder(options.trace)
@@ -123,10 +116,8 @@ def measure(options: ProfileOptions, config: Config) -> MeasuredProfile | None:
 
 
 def split_events(events: Iterable, on_gpu: bool) -> tuple[list, list]:
-    """(operations, kernels) of a profile; on a CPU both are all events.
-
-    On a GPU annotations, such as Optimizer.step, are left out: their time is that of the kernels in them.
-    """
+    """(operations, kernels); on a CPU both are all events. An annotation, such as Optimizer.step, has the time of the
+    kernels in it."""
     if not on_gpu:
         return [*events], [*events]
     events = [event for event in events if not event.is_user_annotation]
@@ -137,7 +128,6 @@ def split_events(events: Iterable, on_gpu: bool) -> tuple[list, list]:
 
 
 def device_ms(event: Any, on_gpu: bool) -> float:
-    """Milliseconds of an operation by itself, on the device that computes."""
     return (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1000
 
 
@@ -153,7 +143,7 @@ def by_kind(events: Iterable, steps: int, on_gpu: bool) -> dict[str, tuple[float
 
 
 def roof_ms(operations: Sequence[Operation], tflops: float, gb_per_s: float) -> dict[str, float]:
-    """Milliseconds that the operations of each kind take at least: each the longer of computing and moving."""
+    """Of each kind, at least: of each operation the longer of computing and moving."""
     found: dict[str, float] = collections.defaultdict(float)
     for operation in operations:
         kind = "optimizer" if operation.in_optimizer else kind_of(operation.name)
@@ -162,8 +152,7 @@ def roof_ms(operations: Sequence[Operation], tflops: float, gb_per_s: float) -> 
 
 
 def operations_of_step(config: Config, images: int) -> list[Operation]:
-    """Those of one rank that trains the whole model; [] of models that AdamW trains, whose update trace_step does not
-    have."""
+    """Of a whole model; [] where AdamW trains it, whose update trace_step does not have."""
     if architecture_of(config.arch).optimizer != "SGD":
         return []
     net = functools.partial(torchvision.models.get_model, config.arch)
@@ -171,14 +160,13 @@ def operations_of_step(config: Config, images: int) -> list[Operation]:
 
 
 def roof_here(operations: Sequence[Operation], config: Config, name: str) -> dict[str, float]:
-    """`roof_ms` on the device of this name; {} where its peaks are not known."""
+    """{} where the peaks of this device are not known."""
     gb_per_s = next((rate for pattern, rate in GB_PER_S.items() if re.fullmatch(pattern, name)), None)
     tflops, _ = peak_tflops(name, config.precision, 0.0, {})
     return {} if gb_per_s is None or tflops is None else roof_ms(operations, tflops, gb_per_s)
 
 
 def describe_use(operations: Sequence[Operation], measured: MeasuredProfile, roof: dict[str, float]) -> str:
-    """MFU, and the share of the roof, of a step without the profiler."""
     step_ms, name = 1000 * measured.step_s, device_name(measured.device)
     text = f"a step takes {step_ms:.1f} ms without the profiler"
     if not operations:
@@ -195,25 +183,15 @@ def describe_use(operations: Sequence[Operation], measured: MeasuredProfile, roo
     return text
 
 
-def table(spent: dict[str, tuple[float, float]], roof: dict[str, float]) -> list[dict]:
-    """A row a kind, the longest first. What has no roof, or no known one, has an empty one."""
+def table(spent: dict[str, tuple[float, float]], roof: dict[str, float]) -> list[tuple[str, ...]]:
+    """A line a kind, the longest first, below their header. What has no known roof has an empty one."""
+    lines: list[tuple[str, ...]] = [("kind of layer", "ms/step", "share", "roof ms", "x roof", "calls")]
     total_ms = sum(ms for ms, _ in spent.values())
-    rows = []
     for kind, (ms, calls) in sorted(spent.items(), key=lambda item: -item[1][0]):
-        least = roof.get(kind) or None
-        times = ms / least if least else None
-        values = (kind, ms, 100 * ms / total_ms, least, times, calls)
-        rows.append(dict(zip(PROFILE_COLUMNS, values, strict=True)))
-    return rows
-
-
-def text_of(rows: list[dict]) -> str:
-    lines = [f"{'kind of layer':<16} {'ms/step':>9} {'share':>7} {'roof ms':>9} {'x roof':>7} {'calls':>7}"]
-    for row in rows:
-        roof = f"{row['roof_ms']:>9.3f} {row['times_roof']:>7.2f}" if row["roof_ms"] else f"{'':>9} {'':>7}"
-        shares = f"{row['ms_a_step']:>9.3f} {row['share_pct']:>5.1f} %"
-        lines.append(f"{row['kind']:<16} {shares} {roof} {row['calls_a_step']:>7.0f}")
-    return "\n".join(lines)
+        least = roof.get(kind)
+        beside_roof = (f"{least:.3f}", f"{ms / least:.2f}") if least else ("", "")
+        lines.append((kind, f"{ms:.3f}", f"{100 * ms / total_ms:.1f} %", *beside_roof, f"{calls:.0f}"))
+    return lines
 
 
 def main(options: ProfileOptions, config: Config) -> int:
@@ -228,34 +206,30 @@ def main(options: ProfileOptions, config: Config) -> int:
     operations, kernels = split_events(events, on_gpu)
     expected = operations_of_step(config, measured.images) if measured.whole_model else []
     roof = roof_here(expected, config, name)
-    rows = table(by_kind(operations, options.steps, on_gpu), roof)
+    spent = by_kind(operations, options.steps, on_gpu)
     about = (options.strategy, config.arch, f"{config.image_size} px", f"{measured.images} images", config.precision)
     print(", ".join([*about, name]))
     print(f"\ntop {options.top} {'kernels' if on_gpu else 'operations'}, ms a step")
     for event in sorted(kernels, key=lambda event: -device_ms(event, on_gpu))[: options.top]:
         print(f"{device_ms(event, on_gpu) / options.steps:>9.3f}  {event.key[:100]}")
-    print(f"\n{text_of(rows)}")
-    if known := [row for row in rows if row["roof_ms"]]:
-        print(
-            f"the largest gap to the roof is in {max(known, key=lambda row: row['ms_a_step'] - row['roof_ms'])['kind']}"
-        )
+    print("\n" + text_table(table(spent, roof), left_aligned=(0,)))
+    if known := [kind for kind in spent if roof.get(kind)]:
+        print(f"the largest gap to the roof is in {max(known, key=lambda kind: spent[kind][0] - roof[kind])}")
     print(describe_use(expected, measured, roof))
-    if options.output:
-        write_text_atomically(options.output, table_text(PROFILE_COLUMNS, rows))
     if options.trace:
         print(f"traces, one a rank, for ui.perfetto.dev or Holistic Trace Analysis: {options.trace}")
     return 0
 
 
 def run_command_line() -> int:
-    """`main` with the command line of a rank, which has the flags of a configuration, too."""
+    """Of a rank: options, and flags of a configuration."""
     typed, flags = split_at_dashes(sys.argv[1:])
     options, others = tyro.cli(ProfileOptions, args=typed, description=__doc__, return_unknown_args=True)
     return profile_flags(options, [*others, *flags])
 
 
 def profile_on_ranks(options: ProfileOptions, flags: Sequence[str]) -> int:
-    """`profile_flags` in this process, or in ranks that torchrun or horovodrun starts where the strategy needs them."""
+    """In this process, or in ranks that torchrun or horovodrun starts where the strategy needs them."""
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # dataparallel: NCCL would listen on the network
     if not {"--config"} & {flag.split("=")[0] for flag in flags}:
         flags = with_fitting_batch(read_request(options, with_loader(flags))).flags
@@ -268,7 +242,7 @@ def profile_on_ranks(options: ProfileOptions, flags: Sequence[str]) -> int:
 
 
 def start_ranks(launcher: str, options: ProfileOptions, flags: Sequence[str]) -> int:
-    """Profile on the ranks of this machine; returns the launcher's exit code, or 128 + a signal."""
+    """The launcher's exit code, or 128 + a signal."""
     num_ranks = machine.num_ranks()
     with tempfile.TemporaryDirectory(prefix="profile-") as folder, forward_signals() as child_runner:
         start, variables = torchrun_command(num_ranks, folder)
@@ -283,7 +257,7 @@ def start_ranks(launcher: str, options: ProfileOptions, flags: Sequence[str]) ->
 
 
 def option_words(options: ProfileOptions) -> list[str]:
-    """The words of a command line that `run_command_line` reads as these options; its folder may be another."""
+    """What `run_command_line` reads, in another folder."""
     words: list[str] = []
     for field in dataclasses.fields(ProfileOptions):
         value = getattr(options, field.name)
@@ -293,13 +267,11 @@ def option_words(options: ProfileOptions) -> list[str]:
 
 
 def with_loader(flags: Sequence[str]) -> list[str]:
-    """The flags with synthetic images, unless --loader says otherwise."""
     return [*flags] if "--loader" in {flag.split("=")[0] for flag in flags} else ["--loader", "synthetic", *flags]
 
 
 def profile_flags(options: ProfileOptions, flags: Sequence[str]) -> int:
-    """`main` with the configuration of these flags, whose images are synthetic unless --loader says otherwise. Raises
-    UserError where a step needs more memory than the device has."""
+    """Images are synthetic unless --loader says otherwise. Raises UserError where a step does not fit."""
     os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
     config = load_config(with_loader(flags))
     try:

@@ -1,7 +1,6 @@
 """The FLOPs and bytes of one training step, operation by operation, and the memory bandwidth of GPUs: for their roof.
 
-The step is traced with tensors that have shapes but no data (FakeTensorMode), in seconds and without a GPU. Bytes are
-those that each operation reads and writes.
+Traced with tensors that have shapes but no data (FakeTensorMode), in seconds and without a GPU.
 """
 
 import dataclasses
@@ -15,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-# Memory bandwidth, by a pattern of the names of all devices that have it, from NVIDIA's data sheets: V100 (2020),
-# A100 80GB (2021), H100 SXM (2023), H200 SXM (2023).
+# By the names of devices, from NVIDIA's data sheets: V100 (2020), A100 80GB (2021), H100 SXM (2023), H200 SXM (2023).
 GB_PER_S = {
     r"Tesla V100-(SXM2|PCIE)-(16|32)GB": 900.0,
     r"NVIDIA A100-SXM4-80GB": 2039.0,
@@ -29,18 +27,16 @@ DTYPES = {"fp32": None, "tf32": None, "fp16": torch.bfloat16, "bf16": torch.bflo
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One operation of a step."""
+    """name: such as aten::convolution. moved_bytes: read and written."""
 
     name: str
-    """Such as aten::convolution."""
     flops: int
     moved_bytes: int
-    """Read and written."""
     in_optimizer: bool
 
 
 class OperationTrace(TorchDispatchMode):
-    """Records every operation that runs under it, except views, which move no bytes."""
+    """Of every operation but views, which move no bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,18 +66,15 @@ def _written(func: Any, args: Any) -> list[torch.Tensor]:
 
 
 def _num_bytes(tensors: list[torch.Tensor]) -> int:
-    """Of these tensors, each storage once."""
+    """Each storage once."""
     return sum({tensor.untyped_storage()._cdata: tensor.nbytes for tensor in tensors}.values())
 
 
 def trace_step(
     make_net: Callable[[], torch.nn.Module], batch: int, image_size: int, autocast: torch.dtype | None = None
 ) -> list[Operation]:
-    """Every operation of the forward pass, the backward pass and the optimizer step (SGD with momentum) of a model,
-    without computing any.
-
-    make_net: builds a classifier of images (N, 3, image_size, image_size); called where tensors hold no data.
-    """
+    """Of the forward pass, the backward pass and SGD with momentum. make_net: a classifier of images (N, 3, image_size,
+    image_size)."""
     with FakeTensorMode():
         net = make_net()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, foreach=False)

@@ -1,8 +1,5 @@
-"""Chrome traces of profiled steps: one file a rank, for Perfetto and for Holistic Trace Analysis.
-
-Holistic Trace Analysis takes all files of a folder for the ranks of one job. It reads each file's rank in
-`distributedInfo`, and finds steps by their names.
-"""
+"""Chrome traces of profiled steps: one file a rank, for Perfetto and for Holistic Trace Analysis, which takes all files
+of a folder for the ranks of one job, reads each one's rank in `distributedInfo`, and finds steps by their names."""
 
 import gzip
 import json
@@ -23,12 +20,12 @@ STEP_NAME = "ProfilerStep"
 
 
 def trace_path(folder: Path, rank: int) -> Path:
-    """The file of a rank's trace. TensorBoard's profiler plugin looks for this ending."""
+    """TensorBoard's profiler plugin looks for this ending."""
     return folder / f"rank{rank}.pt.trace.json.gz"
 
 
 def open_trace_folder(folder: Path) -> None:
-    """Make the folder. Raises UserError where that fails, and where it has files that would be read as traces."""
+    """Raises UserError where that fails, and where it has files that would be read as traces."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         others = sorted(path.name for path in folder.iterdir() if path.suffix in (".gz", ".json"))
@@ -39,14 +36,13 @@ def open_trace_folder(folder: Path) -> None:
 
 
 def name_rank(profile: torch.profiler.profile, rank: Rank) -> None:
-    """Have the trace of a profile that has not started say its rank. With a process group torch.profiler does so."""
+    """Before it starts. With a process group torch.profiler does so."""
     if not dist.is_initialized():
         info = {"backend": rank.backend, "rank": rank.rank, "world_size": rank.world_size}
         profile.preset_metadata_json("distributedInfo", json.dumps(info))
 
 
 def write_trace(profile: torch.profiler.profile, path: Path) -> None:
-    """Write what a profile that has ended recorded as a Chrome trace, compressed by gzip. Raises OSError."""
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         plain = Path(folder, "trace.json")
         profile.export_chrome_trace(str(plain))

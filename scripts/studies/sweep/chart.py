@@ -2,8 +2,7 @@
 
     python -m scripts.studies.sweep.chart --results results/latest
 
-Writes sweep.csv and charts/sweep_<strategy>_<key>.png. Exit code: 1 where no point was timed, 2 for a mistake. Needs no
-torch.
+Writes sweep.csv and charts/sweep_<strategy>_<key>.png. Exit code 1: no point was timed. Needs no torch.
 """
 
 import dataclasses
@@ -16,11 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from benchmarks.common.config import FIELDS
 from scripts.charts.bars import Bar, bar_chart
 from scripts.charts.figures import COLORS, LINE_COLORS, MARKERS, RUN_STYLE, add_note, make_figure, save_chart
-from scripts.results.formatting import format_number, format_setting, plural_of_several
-from scripts.results.intervals import strategy_throughput
+from scripts.results.formatting import format_number, plural_of_several
+from scripts.results.intervals import RatioEstimate, strategy_throughput
 from scripts.results.result_set import ResultSet, load_set
 from scripts.results.set_text import describe_failures, describe_rows
 from scripts.shared.programs import run_main_and_exit
@@ -36,24 +34,15 @@ from scripts.studies.sweep.points import (
 )
 
 LOG_FROM = 8  # largest over smallest value from which an axis is logarithmic
-UNITS = {
-    "bucket_cap_mb": "MiB",
-    "split_size": "images of a micro-batch",
-    "microbatches": "micro-batches of a step",
-    "global_batch": "images",
-    "image_size": "pixels",
-    "workers": "processes a rank",
-}
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepChartOptions:
     results: Path = Path("results/latest")
-    """The result set."""
 
 
 def sweep_chart(result: SweepResult) -> Figure:
-    """Over the values where these are numbers, with every run and the 95 % interval; else a bar a point."""
+    """Over the values where these are numbers, else a bar a point."""
     numbers = [number for point in result.timed if (number := parse_number(point.label)) is not None]
     return chart_over_numbers(result, numbers) if len(numbers) == len(result.timed) else bars_of_points(result)
 
@@ -61,16 +50,12 @@ def sweep_chart(result: SweepResult) -> Figure:
 def bars_of_points(result: SweepResult) -> Figure:
     """Ratios to the named point, or images/s where it was not timed."""
     to = next((point for point in result.timed if point.label == result.sweep.to), None)
-    over = to.speed if to else 1.0
+    over, style = (to.speed, "{:.2f}") if to else (1.0, "{:,.0f}")
     bars = []
     for point in result.timed:
-        speed, runs = point.group.timed_throughput, [each / over for each in runs_of(point)]
-        if to is None:
-            bars.append(Bar(point.label, speed.value, speed.low, speed.high, runs, "{:,.0f}"))
-        elif point.ratio:
-            bars.append(Bar(point.label, point.ratio.value, point.ratio.low, point.ratio.high, runs))
-        else:
-            bars.append(Bar(point.label, 1.0, points=runs))
+        ratio = point.ratio or RatioEstimate(1.0, None, None, 0)
+        shown, runs = ratio if to else point.group.timed_throughput, [each / over for each in runs_of(point)]
+        bars.append(Bar(point.label, shown.value, shown.low, shown.high, runs, style))
     label = f"throughput over that of: {result.sweep.to}" if to else "images/s"
     lines = {result.sweep.to: 1.0} if to else {}
     about = describe_rows(result.timed[-1].group.ok_runs)
@@ -78,7 +63,7 @@ def bars_of_points(result: SweepResult) -> Figure:
 
 
 def chart_over_numbers(result: SweepResult, numbers: list[float]) -> Figure:
-    """Images/s; below it the bubble of a pipeline."""
+    """Images/s of every run, with 95 % intervals; below it the bubble of a pipeline."""
     timed = result.timed
     has_bubbles = any(point.bubbles for point in timed)
     heights = [3.0, *([1.6] if has_bubbles else [])]
@@ -99,7 +84,7 @@ def chart_over_numbers(result: SweepResult, numbers: list[float]) -> Figure:
 
 
 def title_of(result: SweepResult) -> str:
-    """What was found: the point of the highest mean, of ranks the most, and its ratio to the named one."""
+    """The point of the highest mean, of ranks the most, and its ratio to the named one."""
     sweep, timed = result.sweep, result.timed
     what = f"{sweep.strategy}: {sweep.key}{', weak scaling' if sweep.weak else ''}"
     shown = timed[-1] if sweep.key == RANKS else max(timed, key=lambda point: point.speed)
@@ -108,26 +93,12 @@ def title_of(result: SweepResult) -> str:
     return f"{what}: {shown.label} {'are' if sweep.key == RANKS else 'is'} {shown.ratio.text()} x {sweep.to}"
 
 
-def interval_reach(point: TimedPoint, top: float) -> tuple[list[float], list[float]]:
-    """How far the interval reaches below and above the mean, cut at `top`: few rounds must not flatten the points."""
-    speed = point.group.timed_throughput
-    if speed.low is None or speed.high is None:
-        return [0.0], [0.0]
-    return [speed.value - speed.low], [max(0.0, min(speed.high, top) - speed.value)]
-
-
 def runs_of(point: TimedPoint) -> list[float]:
-    """images/s of each run."""
     return [strategy_throughput([run]).value for run in point.group.windows_of_runs]
-
-
-def top_of(timed: list[TimedPoint]) -> float:
-    return 1.5 * max(speed for point in timed for speed in runs_of(point))
 
 
 def draw_speeds(axes: Axes, result: SweepResult, numbers: list[float]) -> None:
     timed, key = result.timed, result.sweep.key
-    default = format_setting(FIELDS[key].default) if key in FIELDS else ""
     axes.plot(numbers, [point.speed for point in timed], color=COLORS[0], linewidth=1)
     is_log = min(numbers) > 0 and max(numbers) >= LOG_FROM * min(numbers)
     if is_log:
@@ -138,13 +109,14 @@ def draw_speeds(axes: Axes, result: SweepResult, numbers: list[float]) -> None:
     for number, point in zip(numbers, timed, strict=True):
         face = "white" if point.oversubscribed else COLORS[0]
         style: dict[str, Any] = {"fmt": "s", "color": COLORS[0], "markerfacecolor": face, "ecolor": "black"}
-        axes.errorbar(number, point.speed, yerr=interval_reach(point, top_of(timed)), capsize=3, **style)
+        interval = point.group.timed_throughput
+        reach = [[point.speed - (interval.low or point.speed)], [(interval.high or point.speed) - point.speed]]
+        axes.errorbar(number, point.speed, yerr=reach, capsize=3, **style)
         axes.plot([number] * len(runs_of(point)), runs_of(point), **RUN_STYLE)
         text, place = format_number(point.speed), (number, point.speed)
         axes.annotate(text, place, (7, -4), textcoords="offset points", fontsize=7, va="top")
-    axes.set_xticks(
-        numbers, [f"{point.label}\n(default)" if point.label == default else point.label for point in timed]
-    )
+    axes.set_xticks(numbers, [point.label for point in timed])
+    axes.set_ylim(top=1.5 * max(speed for point in timed for speed in runs_of(point)))  # few rounds have long intervals
     if key == RANKS and is_log:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -154,7 +126,7 @@ def draw_speeds(axes: Axes, result: SweepResult, numbers: list[float]) -> None:
     axes.margins(x=0.12)
     axes.grid(alpha=0.3)
     axes.yaxis.set_major_formatter("{x:,.10g}")
-    axes.set_xlabel(f"{key}, {UNITS[key]}" if key in UNITS else key)
+    axes.set_xlabel(key)
     axes.set_ylabel("images/s")
 
 

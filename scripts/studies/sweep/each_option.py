@@ -22,14 +22,14 @@ Fields = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """off, on: fields without it and with it. needs: what not every machine or run has."""
+    """off, on: fields without it and with it. needs: what not every machine or run has. own_threads: a rank has all its
+    cores; else one thread."""
 
     name: str
     off: Fields
     on: Fields
     needs: str = ""
     own_threads: bool = False
-    """Whether a rank has all its cores; else one thread."""
 
 
 OPTIONS = (
@@ -47,7 +47,6 @@ OPTIONS = (
 
 
 def option_points(request: Request, strategy: str) -> list[Point]:
-    """All off, each option by itself, and all that can run here together."""
     options = [each for each in OPTIONS if all(strategy in READERS.get(name, [strategy]) for name in each.on)]
     why_not = {each.name: why_not_here(each, request.ranks_here) for each in options}
     off = {name: value for each in options for name, value in each.off.items()}
@@ -64,7 +63,7 @@ def option_points(request: Request, strategy: str) -> list[Point]:
 
 
 def why_not_here(option: Option, ranks_here: int) -> str:
-    """What the option needs and this machine or run does not have; '' where it can run."""
+    """'' for what can run."""
     on_gpu = machine.num_gpus() > 0
     if option.needs == "cuda" and not on_gpu:
         return "needs a GPU"

@@ -4,7 +4,7 @@
     ./bench study sweep --strategy ddp --key ranks --values 1 2 4 8 --weak
     ./bench study sweep --strategy ddp --each-option
 
-The points are the runs of a round. What they are is written to sweeps.json of the set before the first run.
+The points are the runs of a round; sweeps.json of the set says what they are.
 """
 
 import csv
@@ -38,14 +38,12 @@ from scripts.studies.options import SweepOptions
 from scripts.studies.sweep.each_option import BASELINE_POINT, option_points
 from scripts.studies.sweep.points import EACH_OPTION, RANKS, Exchange, Point, Sweep, record_sweep
 
-MAX_VALUES = 200
 EXAMPLE = "./bench study sweep --strategy ddp --key bucket_cap_mb --values 1 5 25 100"
 ACCOUNT_STEPS = 4  # of a pipeline, whose bubble the chart shows
 BUCKET_BYTES = 25 * 2**20  # of DDP
 
 
 def main(options: SweepOptions, flags: Sequence[str]) -> int:
-    """Run what the set lacks of the points, then draw all sweeps of the set."""
     request = with_images(read_request(options, flags))
     if options.each_option:
         request = with_fitting_batch(request)
@@ -69,7 +67,6 @@ def main(options: SweepOptions, flags: Sequence[str]) -> int:
 
 
 def name_of_key(options: SweepOptions) -> str:
-    """Raises UserError for options that do not say what the points are."""
     if options.each_option:
         if options.key or options.values:
             raise UserError("--each-option names the points itself; leave --key and --values out")
@@ -77,8 +74,6 @@ def name_of_key(options: SweepOptions) -> str:
     for name in ("key", "values"):
         if not getattr(options, name):
             raise UserError(f"--{name} is missing; for example: {EXAMPLE}")
-    if len(options.values) > MAX_VALUES:
-        raise UserError(f"--values holds {len(options.values)} values, but must be at most {MAX_VALUES}")
     if options.key == RANKS:
         return RANKS
     if options.weak or options.allreduce:
@@ -100,14 +95,12 @@ def find_points(request: Request, options: SweepOptions, strategy: str, key: str
 
 
 def parse_value(key: str, text: str) -> Any:
-    """The value of a field that a word says. Raises UserError where it is none."""
     is_word = FIELD_TYPES[key] is str or text in typing.get_args(FIELD_TYPES[key])
     return check_value("--values", key, text if is_word else yaml.safe_load(text))
 
 
 def ranks_points(request: Request, words: Sequence[str], weak: bool) -> list[Point]:
-    """A point for each number of ranks on this machine. Every number has the threads a rank of the most ranks, and the
-    same global batch, or with `weak` the same images a rank."""
+    """All have the threads a rank of the most ranks, and one global batch, or with `weak` the same images a rank."""
     if not all(word.isascii() and word.isdecimal() and int(word) > 0 for word in words):
         raise UserError(f"--values is {' '.join(words)[:80]!r}, but must be some numbers of ranks")
     if elsewhere := [name for name in ("HOSTS", "NNODES") if os.environ.get(name)]:
@@ -121,8 +114,8 @@ def ranks_points(request: Request, words: Sequence[str], weak: bool) -> list[Poi
 
 
 def plan_points(request: Request, strategy: str, points: Sequence[Point]) -> list[Run]:
-    """A run for each point: the timed part, and of a pipeline also steps whose phases are timed. Points that come to
-    the same here, such as 5 and 5.0, are one."""
+    """The timed part, and of a pipeline also steps whose phases are timed. Points that come to the same, such as 5 and
+    5.0, are one."""
     runs: dict[str, Run] = {}
     for point in points:
         flags = flag_words(point.fields)
@@ -138,7 +131,6 @@ def plan_points(request: Request, strategy: str, points: Sequence[Point]) -> lis
 
 
 def flag_words(fields: dict[str, Any]) -> list[str]:
-    """Fields of the configuration as flags."""
     words: list[str] = []
     for name, value in fields.items():
         flag = name.replace("_", "-")
@@ -147,7 +139,7 @@ def flag_words(fields: dict[str, Any]) -> list[str]:
 
 
 def read_exchange(folder: Path, arch: str) -> Exchange:
-    """How long gradients travel, from what `./bench study allreduce` has measured. Raises UserError without it."""
+    """From what `./bench study allreduce` has measured."""
     import torch
     from torchvision.models import get_model
 
@@ -164,7 +156,7 @@ def read_exchange(folder: Path, arch: str) -> Exchange:
 
 
 def run_on_one_gpu(options: Any, flags: Sequence[str]) -> int:
-    """`./bench run --one-gpu`: each option of `single`, which divides nothing. options: those of ./bench run."""
+    """`./bench run --one-gpu`: each option of `single`. options: those of ./bench run."""
     if options.strategies or options.nproc not in (None, 1):
         raise UserError("--one-gpu compares options of one process; leave the strategies and --nproc out")
     names = {field.name for field in dataclasses.fields(SweepOptions)}

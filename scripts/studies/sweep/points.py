@@ -1,7 +1,4 @@
-"""The sweeps of a result set: what sweeps.json says was planned, and what the runs of each point measured.
-
-Needs no torch.
-"""
+"""The sweeps of a set: what sweeps.json says was planned, and what the runs of each point measured. Needs no torch."""
 
 import dataclasses
 import json
@@ -17,7 +14,7 @@ from scripts.results.result_set import ResultSet
 from scripts.results.run_group import RunGroup
 from scripts.results.step_breakdown import PipelineBubble, pipeline_bubbles
 
-FOLDERS = ("sweeps", "scaling", "ablation")  # of a set, in which sweeps may be as sets of their own
+FOLDERS = ("sweeps",)  # of a set, in which sweeps may be as sets of their own
 FILE = "sweeps.json"
 RANKS, EACH_OPTION = "ranks", "each option"
 SWEEP_COLUMNS = (
@@ -28,7 +25,7 @@ SWEEP_COLUMNS = (
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A point of a sweep. ranks: on this machine; 0: as many as other runs have. threads: of a rank; 0: its share."""
+    """ranks: on this machine; 0: as many as other runs have. threads: of a rank; 0: its share."""
 
     label: str
     fields: dict[str, Any]
@@ -39,7 +36,7 @@ class Point:
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """What the all-reduce of a step sends, and how fast. bus_bytes_per_s: as nccl-tests defines it."""
+    """The all-reduce of a step. bus_bytes_per_s: as nccl-tests defines it."""
 
     gradient_bytes: int
     bus_bytes_per_s: float
@@ -50,8 +47,7 @@ class Exchange:
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """A sweep as it was planned. points: the hash of each one's requested settings, by its label. flags: what all
-    points have."""
+    """As planned. points: the hash of each one's requested settings, by its label. flags: what all have."""
 
     strategy: str
     key: str
@@ -68,7 +64,7 @@ class Sweep:
 
 
 def record_sweep(results: Path, sweep: Sweep) -> None:
-    """Add a sweep to sweeps.json of the set, or its points to the same sweep."""
+    """Add it to sweeps.json of the set, or its points to the same sweep."""
     with lock_tables(results):
         sweeps = {each.name: each for each in load_sweeps(results)}
         if before := sweeps.get(sweep.name):
@@ -78,7 +74,6 @@ def record_sweep(results: Path, sweep: Sweep) -> None:
 
 
 def load_sweeps(results: Path) -> list[Sweep]:
-    """The sweeps of a set. Raises UserError for a damaged file."""
     try:
         found = json.loads((results / FILE).read_bytes())["sweeps"]
         sweeps = [Sweep(**each) for each in found]
@@ -124,7 +119,7 @@ class TimedPoint:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SweepResult:
-    """What a set has of a sweep. timed: in the order of their numbers, else as planned. untimed: why, by label."""
+    """timed: in the order of their numbers, else as planned. untimed: why, by label."""
 
     sweep: Sweep
     timed: list[TimedPoint]
@@ -136,8 +131,8 @@ class SweepResult:
         return point.speed / point.num_ranks / (first.speed / first.num_ranks)
 
     def summed_speed(self, num_ranks: int) -> float | None:
-        """images/s of num_ranks as a sum: a step's computing, at the images/s of a rank alone, plus its all-reduce;
-        None without a measured all-reduce, or a point of one rank."""
+        """images/s of num_ranks: a step's computing, at the images/s of a rank alone, plus its all-reduce; None
+        without a measured all-reduce, or a point of one rank."""
         exchange, first = self.sweep.exchange, self.timed[0]
         if exchange is None or first.num_ranks != 1:
             return None
@@ -147,8 +142,7 @@ class SweepResult:
 
 
 def find_result(results: ResultSet, sweep: Sweep) -> SweepResult:
-    """The intervals of all ratios hold together. Raises UserError where a point was measured in several ways, such as
-    on several machines."""
+    """The intervals of all ratios hold together. Raises UserError where a point was measured on several machines."""
     groups = groups_by_request(results)
     timed: dict[str, RunGroup] = {}
     untimed: dict[str, str] = {}
@@ -180,7 +174,7 @@ def results_of_sweeps(results: ResultSet) -> list[SweepResult]:
 
 
 def groups_by_request(results: ResultSet) -> dict[str, list[RunGroup]]:
-    """The groups that have rows of these requested settings, by their hash. Two requests may come to one group."""
+    """By the hash of their requested settings. Two requests may come to one group."""
     settings = results.table("settings")
     hashes = dict(zip(settings.settings, settings.asked_hash, strict=True))
     found: dict[str, list[RunGroup]] = {}
@@ -198,7 +192,6 @@ def parse_number(text: str) -> float | None:
 
 
 def sweep_rows(result: SweepResult) -> list[dict[str, Any]]:
-    """Rows of sweep.csv."""
     sweep, rows = result.sweep, []
     for point in result.timed:
         speed, ratio = point.group.timed_throughput, point.ratio
@@ -213,13 +206,12 @@ def sweep_rows(result: SweepResult) -> list[dict[str, Any]]:
 
 
 def write_csv(results: Path, rows: list[dict[str, Any]]) -> Path:
-    """Write sweep.csv of the set: all its sweeps."""
     write_text_atomically(path := results / "sweep.csv", table_text(SWEEP_COLUMNS, rows))
     return path
 
 
 def table_lines(result: SweepResult) -> list[tuple[str, ...]]:
-    """The header and a line a point, as text; the last column says what else there is to know of a point."""
+    """The header and a line a point."""
     to = result.sweep.to
     lines: list[tuple[str, ...]] = [(result.sweep.key, "images/s [95 %]", "n", f"x {to} [95 %]", "")]
     for point in result.timed:
