@@ -1,4 +1,4 @@
-"""The runs of proofs: at the settings of a set's runs, or of those that ./bench run would make, each once."""
+"""The runs of proofs."""
 
 import dataclasses
 import sys
@@ -27,11 +27,8 @@ FEW_STEPS = 6  # of a proof in which each step is compared by itself
 
 
 def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
-    """Two short epochs, with a checkpoint in the middle of each; nothing else may differ from `config`.
-
-    exact: only the last state is compared; else the run keeps a state after each step, for which no window may have
-    two. Raises UserError for an odd number of steps, and for less than 4.
-    """
+    """Two short epochs, with a checkpoint in the middle of each; nothing else may differ from `config`. exact: only the
+    last state is compared; else the run keeps a state after each step, for which no window may have two."""
     if num_steps < 2 * NUM_EPOCHS or num_steps % NUM_EPOCHS:
         raise UserError(f"steps is {num_steps}, but must be an even number, 4 or more: half of them in each epoch")
     steps = (num_steps if exact else min(num_steps, FEW_STEPS)) // NUM_EPOCHS
@@ -60,7 +57,7 @@ def with_every_state(run: Run) -> Run:
 
 
 def sums_are_exact(ranks: int) -> bool:
-    """Sums of two numbers, on CPUs, have one order."""
+    """A sum of two numbers has one order."""
     return machine.num_gpus() == 0 and ranks <= 2
 
 
@@ -72,8 +69,7 @@ def unreadable_images(loader: str, pack: str) -> str:
 
 
 def cases_of_set(request: Request, results: Path, num_steps: int, data: str = "") -> list[Run]:
-    """For each strategy and setting with ok runs; warns of those that cannot be proved. Raises UserError where they
-    cannot run here, `data` has other images, or the set lacks a named strategy."""
+    """For each strategy and setting with ok runs, once; warns of those that cannot be proved."""
     runs = read_table(results, "runs")
     ok = runs[runs.status == "ok"]
     if request.strategies.strip() in ("", "all"):
@@ -104,7 +100,6 @@ def cases_of_set(request: Request, results: Path, num_steps: int, data: str = ""
 
 
 def check_ran(results: Path, runs: "pandas.DataFrame", strategies: Iterable[str]) -> None:
-    """Raises UserError for a strategy without a run; warns of one with skipped runs only."""
     for name in strategies:
         statuses = {*runs.status[runs.strategy == name]}
         if "skipped" in statuses and "ok" not in statuses:
@@ -115,7 +110,7 @@ def check_ran(results: Path, runs: "pandas.DataFrame", strategies: Iterable[str]
 
 
 def check_machine(results: Path, requested: Half, resolved: Half) -> None:
-    """Raises UserError where this machine has other GPUs and ranks than a run."""
+    """Where a run had other GPUs and ranks, raises UserError."""
     num_gpus, on_gpus = machine.num_gpus(), resolved.get("device") == "cuda"
     ranks, nodes = requested["ranks"], requested["nodes"]
     # of one that cannot span nodes, ranks is what one node has

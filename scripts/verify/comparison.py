@@ -1,8 +1,6 @@
 """Compares a run with the reference: the differences, the tolerances, and the verdict. docs/proof.md has the method.
 
-The tolerance is measured, after FlashAttention's rule (github.com/Dao-AILab/flash-attention,
-tests/test_flash_attn.py): how far is a reference that adds the shards in the type in which they travel from one whose
-sums have no rounding?
+The tolerance is measured, after FlashAttention's rule (github.com/Dao-AILab/flash-attention, tests/test_flash_attn.py).
 """
 
 import functools
@@ -32,14 +30,13 @@ from scripts.verify.reference import (
 )
 from scripts.verify.trained_states import perturb
 
-# Where rounding asks for larger tolerances, nothing is proved: a mistake as small as the smallest that is planted could
-# hide in them. Where kernels round otherwise, half of what gradients x 1.01 are off by.
+# Above, the smallest mistake that tests plant could hide; where kernels round otherwise, half of gradients x 1.01.
 LARGEST_TOLERANCE, LARGEST_KERNEL_TOLERANCE = 7e-4, 5e-3
 # Of other kernels; of fp32's, Winograd's convolutions round several times as much as a sum (arXiv:1509.09308, table 4).
 ROUNDING = dict.fromkeys(("fp32", "apex-O0"), 2.0**-20) | {"bf16": 2.0**-8}
 HALF_PRECISION_ROUNDING = 2.0**-11  # of fp16 and tf32
 NUM_PERTURBED = 1, 4, 8, 16, 48  # perturbed references: more of them where fewer do not decide a step
-FURTHER = 2  # how much larger the errors of all but the first are, so that some show each flip that the run can have
+FURTHER = 2  # how much larger the errors of all but the first are: some show each flip that the run can have
 EVALUATED = ("images", "loss", "acc1", "acc5")
 
 Evaluation = dict[str, float]
@@ -48,8 +45,7 @@ Evaluation = dict[str, float]
 def compare_with_reference(
     training: Training, states: list[SavedState], evaluated: Evaluation, num_shares: int
 ) -> dict[str, Any]:
-    """Columns of equivalence.csv. states: in order. num_shares: parts in which a batch was evaluated. Raises UserError
-    where the reference cannot read an image."""
+    """Columns of equivalence.csv. states: in order. num_shares: parts in which a batch was evaluated."""
     if training.exact:
         findings = [compare_bits(states[-1].state, reference(training))]
         evaluation = evaluate_cached_reference(training, num_shares)
@@ -83,14 +79,12 @@ def equivalence_columns(training: Training, findings: list[Finding], evaluation:
 
 
 def is_blurred(training: Training, finding: Finding) -> bool:
-    """A mistake that has to be found could hide in what rounding makes."""
     if has_other_kernels(training):
         return KERNEL_FACTOR * finding.rounding > LARGEST_KERNEL_TOLERANCE
     return MEDIAN_FACTOR * finding.rounding > LARGEST_TOLERANCE
 
 
 def has_other_kernels(training: Training) -> bool:
-    """That may round differently from the reference's."""
     return training.device != "cpu" or not training.layout.exact
 
 
@@ -151,7 +145,7 @@ def perturbed_reference(training: Training, before: SavedState, last: int, seed:
 
 
 def evaluate(training: Training, state: State, num_shares: int) -> tuple[Evaluation, Evaluation]:
-    """In as many parts as the run's, and in whole batches: how they differ is rounding."""
+    """In as many parts as the run's, and in whole batches."""
     return evaluate_reference(training, state, num_shares), evaluate_reference(training, state, 1)
 
 

@@ -45,7 +45,7 @@ def largest_difference(state: State, expected: State) -> tuple[float, str]:
 
 
 def distances(state: State, expected: State, relative: Relative) -> dict[str, float]:
-    """In float64: 0 where equal, inf where they cannot be compared."""
+    """inf where they cannot be compared."""
     found = {}
     for name in sorted(state.keys() | expected.keys()):
         found[name] = float("inf")
@@ -57,20 +57,15 @@ def distances(state: State, expected: State, relative: Relative) -> dict[str, fl
 
 
 def compare(before: SavedState, run: State, exact: State, plain: State) -> list[Finding]:
-    """How far a run's step is from the exact reference's, beside how far the plain reference's is: in the median over
-    the gradients (without momentum, over the weights' displacements), and in the worst tensor.
-
-    run, exact, plain: what `displacement` returns.
-    """
+    """How far a run's step is from the exact reference's, beside how far the plain one's is: in the median over the
+    gradients, or else the weights' displacements, and in the worst tensor. run, exact, plain: of `displacement`."""
     return _findings(before, run, exact, distances(plain, exact, norm_of_difference), MEDIAN_FACTOR)
 
 
 def compare_with_outcomes(before: SavedState, run: State, outcomes: list[State]) -> list[Finding]:
-    """compare() with the weighted mean of the reference's outcomes that is nearest to the run.
-
-    With other kernels a ReLU's input of 1e-7 can be on the other side of 0, which changes gradients by 1 % or so, and
-    such changes add up. The rounding is what a mean of the other outcomes leaves of each, in the median.
-    """
+    """compare() with the weighted mean of the reference's outcomes that is nearest to the run: a ReLU's input of 1e-7
+    can be on the other side of 0, which changes gradients by 1 %. The rounding is what a mean of the other outcomes
+    leaves of each, in the median."""
     products = {name: _relative_products([state[name] for state in (*outcomes, run)]) for name in run}
     last, left = len(outcomes), []
     for number in range(last):
@@ -123,8 +118,7 @@ def _findings(
 
 
 def displacement(state: State, before: State, momentum: float) -> State:
-    """What a step added to weights, buffers, and what the optimizer keeps after its decay, which is the gradient.
-    momentum: or AdamW's first beta."""
+    """What a step added; of momentum the gradient. momentum: or AdamW's first beta."""
     added = {}
     for name, tensor in state.items():
         kept = momentum if name.startswith(GRADIENTS) else ADAM_BETA2 if name.startswith("exp_avg_sq of ") else 1

@@ -1,7 +1,5 @@
-"""The training that every strategy has to reproduce: one process that takes the shards one after the other.
-
-Only the initial weights and the learning rate are the suite's own, so that a fault of it is not repeated here.
-"""
+"""The training that every strategy has to reproduce: one process that takes the shards one after the other. Initial
+weights, learning rate and decoders are the suite's, all else is its own."""
 
 import copy
 import dataclasses
@@ -88,12 +86,9 @@ class Arithmetic:
 def train_reference(
     training: Training, before: SavedState | None = None, last: int | None = None, average: Average = average_in_order
 ) -> State:
-    """After step `last` (default: the training's last one), from `before` (default: the initial weights).
-
-    Running statistics are those of shard 0, as on rank 0. With layout.period (local SGD) each group of shards trains a
-    replica, and all get the mean of their weights after every `period` steps. Raises UserError where an image cannot be
-    read.
-    """
+    """After step `last` (default: the training's last one), from `before` (default: the initial weights). Running
+    statistics are those of shard 0. With layout.period (local SGD) each group of shards trains a replica, and all get
+    the mean of their weights after every `period` steps."""
     config, layout, device = training.config, training.layout, torch.device(training.device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True  # as cases.proof_config has them
@@ -143,7 +138,6 @@ def average_weights(replicas: Sequence[nn.Module], average: Average) -> None:
 
 
 def read_state(net: nn.Module, optimizer: torch.optim.Optimizer) -> State:
-    """On the CPU."""
     state = {name: tensor.detach().cpu().clone() for name, tensor in net.state_dict().items()}
     for name, parameter in net.named_parameters():
         kept = optimizer.state.get(parameter, {})
@@ -152,12 +146,10 @@ def read_state(net: nn.Module, optimizer: torch.optim.Optimizer) -> State:
 
 
 def optimizer_state(name: str, kept: Mapping[str, torch.Tensor | None]) -> State:
-    """kept: what the optimizer keeps of one parameter."""
     return {f"{key} of {name}": tensor.detach() for key in KEPT if (tensor := kept.get(key)) is not None}
 
 
 def model_state(state: State) -> State:
-    """Weights and buffers."""
     return {name: tensor for name, tensor in state.items() if not name.startswith(OF_OPTIMIZER)}
 
 
@@ -172,8 +164,7 @@ def load_state(net: nn.Module, optimizer: torch.optim.Optimizer, state: State) -
 
 
 def average_gradients(net: nn.Module, pixels: torch.Tensor, target: torch.Tensor, arithmetic: Arithmetic) -> None:
-    """Into .grad, in the type in which they travel. pixels: float32 (N, 3, height, width) of all shards. target: int64
-    (N,)."""
+    """Into .grad. pixels: float32 (N, 3, height, width) of all shards. target: int64 (N,)."""
     layout, autocast = arithmetic.layout, arithmetic.autocast
     num_shards, num_losses = layout.num_shards, 1 if layout.split_size else layout.num_microbatches
     travels_as = TRAVELS_AS[layout.compression] if num_shards > 1 else torch.float32
@@ -200,8 +191,8 @@ def average_gradients(net: nn.Module, pixels: torch.Tensor, target: torch.Tensor
 
 @torch.no_grad()
 def evaluate_reference(training: Training, state: State, num_shares: int) -> dict[str, float]:
-    """Of val/: images, loss, acc1 and acc5 (per cent); acc1_tied, acc5_tied (per cent): where a tie of scores decides.
-    num_shares: parts of a global batch that pass one after the other."""
+    """Images, loss, acc1 and acc5 (per cent); acc1_tied, acc5_tied (per cent): where a tie of scores decides.
+    num_shares: parts of a global batch."""
     config, device = training.config, torch.device(training.device)
     images = labelled_images(Path(config.data) / "val")
     net = build_model(config, num_classes(config)).to(device)
@@ -229,8 +220,8 @@ def evaluate_reference(training: Training, state: State, num_shares: int) -> dic
 
 
 def count_top(scores: torch.Tensor, target: torch.Tensor, k: int) -> tuple[int, int]:
-    """How many images have their class among the k best of `scores` (N, classes), and of how many a tie decides that:
-    of equal scores torch.topk takes any."""
+    """Of how many images the class is among the k best of `scores` (N, classes), and of how many a tie decides that:
+    torch.topk takes any of equal ones."""
     target_scores = scores.gather(1, target[:, None])
     num_better, num_equal = (scores > target_scores).sum(dim=1), (scores == target_scores).sum(dim=1)
     num_right = (scores.argsort(dim=1, descending=True, stable=True)[:, :k] == target[:, None]).sum().item()

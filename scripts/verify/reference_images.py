@@ -1,13 +1,11 @@
-"""The reference's images: ordered, decoded, cropped and flipped by code of its own, and by torchvision's transforms."""
+"""The reference's images: ordered, cropped and flipped by code of its own, and by torchvision's transforms. Each is
+decoded whole, and the loader decodes a part of it."""
 
 import concurrent.futures
-import contextlib
 import functools
-import io
 import math
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,9 @@ from torchvision.transforms.functional import pil_to_tensor
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.images import silence_stderr
+from benchmarks.common.images import Crop, Decoder, open_decoder, open_image
 
 ONE_AT_A_TIME = threading.Lock()
-ORIENTATION = 274  # the EXIF tag
-FORMATS = ("JPEG", "PNG")  # all that a loader reads; Pillow knows them by their first bytes
-START_OF_IMAGE = b"\xff\xd8\xff"  # of a JPEG; nvimgcodec gets no other
-END_OF_IMAGE = b"\xff\xd9"  # a JPEG without it is cut off, which only Pillow notices in every place
-CPU_ONLY = -99999  # nvimgcodec's name for no GPU
 NUMBERS = 24  # of a crop and a flip, the last one unused
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # as torchvision documents for its models
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -83,7 +76,7 @@ def decode(
     config: Config, images: list[tuple[Path, int]], keys: list[Key], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Normalised crops, float32 (N, 3, image_size, image_size), and int64 targets (N,). Raises UserError for an
-    unreadable image; with config.skip_bad_files, the next one takes its place."""
+    unreadable image."""
     with concurrent.futures.ThreadPoolExecutor() as threads:  # no rank runs beside it: all cores are free
         read = list(threads.map(lambda key: read_image(config, images, key), keys))
     mean, std = (
@@ -97,29 +90,35 @@ def decode(
 
 
 def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tuple[torch.Tensor, int]:
-    """uint8 (3, image_size, image_size), and its class. What a library leaves to Pillow is resized as its others
-    are."""
+    """uint8 (3, image_size, image_size), and its class."""
     index, numbers = key
     path, target = images[index]
     try:
         content = path.read_bytes()
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            if config.decoder == "pillow":
-                return pil_to_tensor(crop(config.image_size, numbers, image.convert("RGB"))), target
-            pixels = None
-            if config.decoder and content.startswith(START_OF_IMAGE) and content.endswith(END_OF_IMAGE):
-                with contextlib.suppress(RuntimeError):
-                    pixels = REFERENCE_DECODERS[config.decoder](content)
-            whole = pil_to_tensor(image.convert("RGB")) if pixels is None else pixels
-            return crop(config.image_size, numbers, whole), target
+        if config.decoder:
+            whole: Any = decoder_of_thread(threading.get_ident(), config.decoder)(content, whole_image).pixels
+        else:  # packed pixels are Pillow's, and resized as a tensor
+            whole = torch.from_numpy(numpy.array(open_image(content).convert("RGB")))
+        if isinstance(whole, Image.Image):
+            return pil_to_tensor(crop(config.image_size, numbers, whole)), target
+        return crop(config.image_size, numbers, whole.permute(2, 0, 1)), target
     except Exception as error:  # of whatever type: it is this image's
         if config.skip_bad_files:
             return read_image(config, images, ((index + 1) % len(images), numbers))
         raise UserError(f"{str(path)!r} is not a readable image ({error}); fix or remove it") from None
 
 
+def whole_image(height: int, width: int) -> Crop:
+    return Crop(0, 0, height, width, height, width)
+
+
+@functools.cache
+def decoder_of_thread(thread: int, name: str) -> Decoder:
+    with ONE_AT_A_TIME:  # it redirects stderr, which belongs to the process
+        return open_decoder(name)
+
+
 def crop(size: int, numbers: list[float] | None, image: Any) -> Any:
-    """Random, or the centre crop for None."""
     if numbers is None:
         return v2.Compose([v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size)])(image)
     view = v2.functional.resized_crop(image, *random_box(numbers, *v2.functional.get_size(image)), [size, size])
@@ -137,37 +136,3 @@ def random_box(numbers: list[float], height: int, width: int) -> tuple[int, int,
             return math.floor(numbers[20] * (height - h + 1)), math.floor(numbers[21] * (width - w + 1)), h, w
     w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
     return (height - h) // 2, (width - w) // 2, h, w
-
-
-def decode_by_nvimgcodec(content: bytes) -> torch.Tensor | None:
-    """uint8 (3, height, width); None for what the loader leaves to Pillow."""
-    library, decoder = nvimgcodec_of_thread(threading.get_ident())
-    stream = library.CodeStream(content)
-    if stream.codec_name != "jpeg" or stream.num_channels in (2, 4) or stream.precision > 8:
-        return None
-    image = decoder.decode(stream, params=library.DecodeParams(apply_exif_orientation=False))
-    return None if image is None else torch.from_numpy(numpy.array(image)).permute(2, 0, 1)
-
-
-@functools.cache
-def nvimgcodec_of_thread(thread: int) -> tuple[Any, Any]:
-    with ONE_AT_A_TIME, silence_stderr():  # stderr belongs to the process, not to a thread
-        from nvidia import nvimgcodec
-
-        backends = [nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)]
-        return nvimgcodec, nvimgcodec.Decoder(CPU_ONLY, max_num_cpu_threads=1, backends=backends, options="")
-
-
-def decode_by_torchcodec(content: bytes) -> torch.Tensor | None:
-    """Which would turn what has an orientation."""
-    from torchcodec.decoders import decode_jpeg
-
-    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-        plain = image.format == "JPEG" and image.mode in ("L", "RGB") and ORIENTATION not in image.getexif()
-    return decode_jpeg(content, mode="RGB") if plain else None
-
-
-REFERENCE_DECODERS: dict[str, Callable[[bytes], torch.Tensor | None]] = {
-    "nvimgcodec": decode_by_nvimgcodec,
-    "torchcodec": decode_by_torchcodec,
-}

@@ -21,7 +21,7 @@ from scripts.verify.reference import (
     train_reference,
 )
 
-# What the reference reads. It is trained once for all values of the other fields: how, where and when to compute.
+# What the reference reads: it is trained once for all values of the other fields.
 READ = (
     "arch", "norm", "precision", "memory_format", "seed", "data", "decoder", "augment", "skip_bad_files", "image_size",
     "global_batch", "epochs", "steps", "lr", "lr_batch", "lr_schedule", "lr_warmup_epochs", "momentum", "weight_decay",

@@ -3,9 +3,9 @@
     ./bench verify --results results/x
     ./bench verify model_parallel -- --split-size 8
 
-Proves the settings of the ok runs of a set (default: results/latest), each once; with --config or flags, or without an
-ok run, what ./bench run would run. Method: docs/proof.md. Writes equivalence.csv into the set, and the runs
-into its verify/. Exit code: 1 where a strategy fails or cannot be proved, 2 for a mistake before the first run.
+Of the settings of a set's ok runs, each once; with --config or flags, or without an ok run, of what ./bench run would
+run. Method: docs/proof.md. Writes equivalence.csv into the set, and runs into its verify/. Exit code: 1 where one fails
+or cannot be proved, 2 for a mistake before the first run.
 """
 
 import contextlib
@@ -99,7 +99,6 @@ def to_prove(request: Request, results: Path | None, options: VerifyOptions) -> 
 
 
 def row_of(run: plan.Run) -> Row:
-    """Before the proof."""
     began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     steps = run.config.epochs * run.config.steps
     return {"strategy": run.strategy, "steps": steps, "started_at": began, "asked": json_cell(run.requested)}
@@ -157,7 +156,7 @@ def num_evaluated_parts(strategy: str, training: "Training", resolved: dict[str,
 
 
 def prove_resumed(run: plan.Run, training: "Training", finished: RunFolder, proof: Proof) -> Row:
-    """In the middle of the last epoch: the columns that change, where that is wrong."""
+    """In the middle of the last epoch: the columns that change."""
     from scripts.verify import trained_states
     from scripts.verify.differences import compare_bits
 
@@ -217,7 +216,7 @@ def line_of(row: Row) -> str:
 
 
 def command(options: VerifyOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
-    """`main`, which removes what it wrote where a signal ends it; 130 after Ctrl-C."""
+    """130 after Ctrl-C."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with contextlib.suppress(KeyboardInterrupt):
         return exit_code(lambda: main(options, flags, found), errors=(UserError, ValueError, OSError))

@@ -1,7 +1,4 @@
-"""./bench study allreduce: sums are checked, bandwidths are those of nccl-tests, ranks are real.
-
-.venv/bin/python -m pytest tests/studies/test_allreduce.py
-"""
+"""./bench study allreduce: sums are checked, bandwidths are those of nccl-tests, ranks are real."""
 
 import functools
 
@@ -30,10 +27,9 @@ def test_bandwidths_are_those_of_nccl_tests():
     assert row.bus_low < row.bus_bytes_per_s < row.bus_high and row.bus_bytes_per_s == pytest.approx(0.98e9, rel=0.01)
 
 
-@pytest.mark.parametrize("num_ranks", [2, 16, 64])
+@pytest.mark.parametrize("num_ranks", [2, 64])
 def test_wrong_sums_are_counted_and_right_ones_in_bf16_are_not(num_ranks):
-    """An exchange that does half of its work must not be timed. bf16 has no odd number above 256, and a ring rounds
-    each of its partial sums."""
+    """bf16 has no odd number above 256, and a ring rounds each of its partial sums."""
     sent = []
 
     def wrong(rank: int, exchange) -> int:

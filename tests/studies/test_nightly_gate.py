@@ -1,7 +1,4 @@
-"""The example of a nightly job, docs/nightly-gate.yaml: its shell, with a stand-in for ./bench. Nothing is timed.
-
-.venv/bin/python -m pytest tests/studies/test_nightly_gate.py
-"""
+"""The example of a nightly job, docs/nightly-gate.yaml: its shell, with a stand-in for ./bench. Nothing is timed."""
 
 import importlib.util
 import os
@@ -17,33 +14,23 @@ from scripts.cli.run_command import parse
 
 STEPS = yaml.safe_load((ROOT / "docs" / "nightly-gate.yaml").read_text())["jobs"]["gate"]["steps"]
 (GATE,) = [step for step in STEPS if "./bench ab" in step.get("run", "")]
-(AFTER,) = [step for step in STEPS if "pip freeze" in step.get("run", "")]
 SHELL = ["bash", "--noprofile", "--norc", "-eo", "pipefail"]  # what `shell: bash` is to GitHub
 WORDS = 'printf "%s\\n" "$@" >words; echo "$PYTHON $SETUP" >interpreter; exit "$CODE"'
 
 
-def run_step(step: dict, folder, **variables) -> subprocess.CompletedProcess:
-    (folder / "step").write_text(step["run"])
-    env = {"PATH": os.environ["PATH"], "GITHUB_OUTPUT": "outputs", "GITHUB_STEP_SUMMARY": "summary", **step["env"]}
-    env |= {"GITHUB_RUN_ID": "7", "GITHUB_RUN_ATTEMPT": "1"} | variables
+def run_gate(folder, code: int) -> subprocess.CompletedProcess:
+    put(folder, bench=WORDS, step=GATE["run"])
+    env = {"PATH": os.environ["PATH"], "GITHUB_OUTPUT": "outputs", "GITHUB_STEP_SUMMARY": "summary", **GATE["env"]}
+    env |= {"GITHUB_RUN_ID": "7", "GITHUB_RUN_ATTEMPT": "1", "CODE": str(code), "RUNNER_TEMP": "/a runner"}
     return subprocess.run([*SHELL, "step"], cwd=folder, env=env, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
     ("code", "ends", "says"),
-    [
-        (0, 0, ""),
-        (1, 1, "::error::"),
-        (2, 2, "::error::"),
-        (3, 0, "::warning::"),
-        (4, 4, "::error::"),
-        (143, 143, "::error::"),
-    ],
+    [(0, 0, ""), (1, 1, "::error::"), (2, 2, "::error::"), (3, 0, "::warning::"), (4, 4, "::error::")],
 )
 def test_the_job_keeps_the_exit_codes_of_ab_apart(tmp_path, code, ends, says):
-    """Undecided is neither slower nor fine, and what was not measured does not pass."""
-    put(tmp_path, bench=WORDS)
-    done = run_step(GATE, tmp_path, CODE=str(code), RUNNER_TEMP="/a runner")
+    done = run_gate(tmp_path, code)
     assert (done.returncode, done.stderr) == (ends, "")
     assert (tmp_path / "outputs").read_text() == f"code={code}\n"
     assert done.stdout.startswith(says) and bool(done.stdout) == bool(says)
@@ -51,9 +38,7 @@ def test_the_job_keeps_the_exit_codes_of_ab_apart(tmp_path, code, ends, says):
 
 
 def test_the_job_types_a_command_that_there_is(tmp_path):
-    """An option that was renamed, and an interpreter that is not one of the two."""
-    put(tmp_path, bench=WORDS)
-    run_step(GATE, tmp_path, CODE="0", RUNNER_TEMP="/a runner")
+    run_gate(tmp_path, 0)
     command, rest = find_command((tmp_path / "words").read_text().splitlines())
     options = parse(command, rest)
     assert (command.words, options.fail_over) == ("ab", "5%")
@@ -62,17 +47,3 @@ def test_the_job_types_a_command_that_there_is(tmp_path):
     assert (tmp_path / "interpreter").read_text() == "/a runner/old/bin/python no\n"
     modules = re.findall(r"-m (scripts[\w.]+)", "".join(step.get("run", "") for step in STEPS))
     assert modules and all(importlib.util.find_spec(module) for module in modules)
-
-
-def test_both_interpreters_are_kept_and_their_difference_is_said(tmp_path):
-    """Which packages differ, also after a night without a set."""
-    temp = tmp_path / "a runner"
-    for version, number in (("old", 1), ("new", 2)):
-        (temp / version / "bin").mkdir(parents=True)
-        put(temp / version / "bin", python=f"echo torch==3; echo yours=={number}")
-    done = run_step(AFTER, tmp_path, RUNNER_TEMP=str(temp))
-    assert (done.returncode, done.stderr) == (0, "")
-    kept = tmp_path / "results" / "nightly-7-1"
-    assert (kept / "old.txt").read_text() == "torch==3\nyours==1\n" and (kept / "new.txt").read_text().endswith("==2\n")
-    summary = (tmp_path / "summary").read_text()
-    assert "    < yours==1\n" in summary and "    > yours==2\n" in summary and "torch" not in summary

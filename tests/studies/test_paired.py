@@ -1,7 +1,4 @@
-"""A and B in turn: their order, when B is called slower, and how many rounds a difference needs.
-
-.venv/bin/python -m pytest tests/studies/test_paired.py
-"""
+"""A and B in turn: their order, when B is called slower, and how many rounds a difference needs."""
 
 import numpy
 import pytest

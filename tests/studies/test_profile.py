@@ -1,9 +1,5 @@
-"""The profile of a step: its kinds of layer and their roofs against sums done by hand, MFU, and traces of real ranks.
+"""The profile of a step: kinds of layer and their roofs against sums done by hand, MFU, and traces of real ranks."""
 
-.venv/bin/python -m pytest tests/studies/test_profile.py
-"""
-
-import csv
 import gzip
 import json
 import re
@@ -14,7 +10,7 @@ import torch
 from support import SYNTHETIC_YAML
 from torch import nn
 
-from benchmarks.common.config import Config, load_config
+from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 from scripts.studies.options import ProfileOptions
 from scripts.studies.profile import profile_step
@@ -27,10 +23,8 @@ PIXELS = N * SIZE * SIZE
 @pytest.mark.parametrize(
     "name, kind",
     [
-        ("aten::convolution_backward", "convolution"),
         ("aten::cudnn_batch_norm", "batch norm"),
         ("aten::threshold_backward", "elementwise"),
-        ("aten::addmm", "matrix product"),
         ("aten::_foreach_add_", "optimizer"),
         ("nccl:all_reduce", "exchange"),
         ("aten::something_new", "other"),
@@ -66,54 +60,34 @@ def test_flops_bytes_and_roofs_by_hand():
 
 
 def test_times_are_of_one_step_and_annotations_are_no_kernels():
-    """The optimizer's annotation spans its kernels a second time."""
-
     def event(key, us, count):
         return types.SimpleNamespace(key=key, self_cpu_time_total=us, self_device_time_total=0.0, count=count)
 
     events = [event("aten::mm", 3000.0, 4), event("aten::addmm", 3000.0, 2), event("aten::relu", 2000.0, 2)]
     spent = profile_step.by_kind(events, steps=2, on_gpu=False)
     assert spent == {"matrix product": (3.0, 3.0), "elementwise": (1.0, 1.0)}
-    first, second = profile_step.table(spent, {"matrix product": 1.5})
-    assert (first["share_pct"], first["times_roof"], second["roof_ms"]) == (75.0, 2.0, None)
+    _, first, second = profile_step.table(spent, {"matrix product": 1.5})
+    assert first[1:5] == ("3.000", "75.0 %", "1.500", "2.00") and second[3] == ""
     kinds = torch.autograd.DeviceType
     marked = [(kinds.CPU, False), (kinds.CPU, True), (kinds.CUDA, True), (kinds.CUDA, False)]
     events = [types.SimpleNamespace(device_type=kind, is_user_annotation=is_one) for kind, is_one in marked]
     assert profile_step.split_events(events, on_gpu=True) == ([events[0]], [events[3]])
 
 
-def test_known_gpus_have_a_roof_and_others_none():
-    config = Config(precision="fp32", image_size=32)
-    operations = profile_step.operations_of_step(config, 2)
-    for name in ("Tesla V100-SXM2-32GB", "Tesla V100-PCIE-16GB", "NVIDIA H100 80GB HBM3"):
-        assert profile_step.roof_here(operations, config, name)
-        assert not profile_step.roof_here(operations, config, f"{name} of another kind")
-
-
 def test_a_real_step_has_a_table_and_an_mfu(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("THREADS_PER_RANK", "1")
     monkeypatch.setattr(profile_step, "measure_peak", lambda: {})
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
-    options = ProfileOptions(steps=1, output=tmp_path / "profile.csv", trace=tmp_path / "new" / "traces")
-    peaks = {"tflops": (0.5, "a test")}
-    monkeypatch.setattr(profile_step, "peak_tflops", lambda *_: peaks["tflops"])
-    assert profile_step.main(options, load_config(["--config", str(tmp_path / "own.yaml")])) == 0
+    monkeypatch.setattr(profile_step, "peak_tflops", lambda *_: (0.5, "a test"))
+    assert profile_step.main(ProfileOptions(steps=1), load_config(["--config", str(tmp_path / "own.yaml")])) == 0
     text = capsys.readouterr().out
     assert re.search(
         r"a step takes [\d.]+ ms without the profiler; MFU \d+ % \([\d.e-]+ of 0.5 TFLOP/s: a test\)", text
     )
-    with open(tmp_path / "profile.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    shares = [float(row["share_pct"]) for row in rows]
-    assert "convolution" in {row["kind"] for row in rows} and sum(shares) == pytest.approx(100)
+    shares = [float(share) for share in re.findall(r" ([\d.]+) %  ", text)]
+    assert "\nconvolution " in text and sum(shares) == pytest.approx(100, abs=0.5)
     assert "ProfilerStep" not in text  # the span of a step is no operation
-    trace = read_trace(tmp_path / "new" / "traces" / "rank0.pt.trace.json.gz")
-    assert (trace["distributedInfo"]["rank"], trace["distributedInfo"]["world_size"]) == (0, 1)
     torch.set_num_threads(1)
-
-
-def read_trace(path) -> dict:
-    return json.loads(gzip.decompress(path.read_bytes()))
 
 
 def spans(trace: dict, name: str) -> list[tuple[float, float]]:
@@ -124,7 +98,6 @@ def spans(trace: dict, name: str) -> list[tuple[float, float]]:
 
 @pytest.mark.launches
 def test_the_traces_of_two_ranks(tmp_path, monkeypatch, capfd):
-    """Real ranks of ddp: each has a file with its own rank, the steps, and in every step the all-reduces."""
     for name, value in {"NPROC": "2", "THREADS_PER_RANK": "1", "CUDA_VISIBLE_DEVICES": ""}.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
@@ -134,7 +107,7 @@ def test_the_traces_of_two_ranks(tmp_path, monkeypatch, capfd):
     assert code == 0, printed.err
     assert printed.out.count("a step takes") == 1 and str(tmp_path / "traces") in printed.out
     for rank in (0, 1):
-        trace = read_trace(tmp_path / "traces" / f"rank{rank}.pt.trace.json.gz")
+        trace = json.loads(gzip.decompress((tmp_path / "traces" / f"rank{rank}.pt.trace.json.gz").read_bytes()))
         info = trace["distributedInfo"]
         assert (info["rank"], info["world_size"], info["backend"]) == (rank, 2, "gloo")
         steps, exchanges = spans(trace, "ProfilerStep#"), spans(trace, "c10d::allreduce_")
@@ -143,14 +116,11 @@ def test_the_traces_of_two_ranks(tmp_path, monkeypatch, capfd):
 
 
 def test_mistakes_are_sentences(tmp_path, monkeypatch):
-    """Traces of another run would pass for ranks of this one; a step that does not fit had torch's traceback."""
     monkeypatch.setenv("THREADS_PER_RANK", "1")
     config = ["--config", "configs/smoke.yaml"]
     (tmp_path / "other.json").write_bytes(b"")
     with pytest.raises(UserError, match="choose a new folder"):
         profile_step.profile_on_ranks(ProfileOptions("ddp", trace=tmp_path), config)
-    with pytest.raises(UserError, match="torchrun did not start this process"):
-        profile_step.measure(ProfileOptions("ddp_spawn"), load_config(["--loader", "synthetic"]))
 
     def run_out_of_memory(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
