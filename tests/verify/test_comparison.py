@@ -1,5 +1,4 @@
-"""The comparison tells small mistakes from rounding, on three shards, also where gradients travel in fp16; and the
-arithmetic of the verdict.
+"""The comparison tells small mistakes from rounding; and the arithmetic of the verdict.
 
 A step of the reference with a mistake in it stands for the run, and adds the shards in another order.
 """
@@ -24,15 +23,15 @@ from scripts.verify.reference import (
 )
 from scripts.verify.trained_states import initial_state, perturb
 
-LAYER, MOMENTUM = "layer2.0.conv1.weight", "momentum_buffer of "
+MOMENTUM = "momentum_buffer of "
 
 
-@pytest.fixture(scope="module", params=["none", pytest.param("fp16", marks=pytest.mark.slow)])
-def before(request, tiny_data) -> tuple[Training, SavedState]:
+@pytest.fixture(scope="module")
+def before(tiny_data) -> tuple[Training, SavedState]:
     """A training, and the state of its run after a step, from which the next is compared."""
     config = Config(data=str(tiny_data), arch="resnet18", image_size=48, global_batch=24, steps=3, epochs=2)
     config = dataclasses.replace(config, decoder="pillow")
-    training = Training(config, Layout(3, compression=request.param), "fp32", "cpu")
+    training = Training(config, Layout(3), "fp32", "cpu")
     return training, SavedState(1, train_reference(training, initial_state(training), 1, backwards))
 
 
@@ -48,31 +47,12 @@ def smallest_zero(gradient: torch.Tensor) -> torch.Tensor:
     )
 
 
-def step(training: Training, kept: SavedState, average=backwards, **config) -> dict:
-    changed = dataclasses.replace(training, config=dataclasses.replace(training.config, **config))
-    return train_reference(changed, kept, kept.step + 1, average)
-
-
-def without_layer(training: Training, kept: SavedState) -> dict:
-    return step(training, kept) | {LAYER: kept.state[LAYER], MOMENTUM + LAYER: kept.state[MOMENTUM + LAYER]}
-
-
-MISTAKES = {
-    "no weight decay": lambda *start: step(*start, weight_decay=0.0),
-    "no last step": lambda training, kept: kept.state,
-    "one layer out of the optimizer": without_layer,
-    "gradients x 1.03": lambda *start: step(*start, average=lambda shards: 1.03 * backwards(shards)),
-    "the smallest 1 % of each gradient zero": lambda *start: step(
-        *start, average=lambda shards: backwards([*map(smallest_zero, shards)])
-    ),
-    "convolutions' gradients of rank 0 only": lambda *start: step(
-        *start, average=lambda shards: shards[0] if shards[0].dim() == 4 else backwards(shards)
-    ),
-}
+def step(training: Training, kept: SavedState, average=backwards) -> dict:
+    return train_reference(training, kept, kept.step + 1, average)
 
 
 def test_an_optimizer_of_other_tensors_is_no_traceback(before):
-    """Protects the verdict on a script that left a layer out of its optimizer: its checkpoint numbers the rest anew."""
+    """A script that left a layer out of its optimizer: its checkpoint numbers the rest anew."""
     training, kept = before
     state = {name: tensor for name, tensor in kept.state.items() if not name.startswith(MOMENTUM)}
     state[f"{MOMENTUM}an optimizer of 61 tensors, number 0"] = torch.zeros(1)
@@ -86,20 +66,15 @@ def compared(training: Training, kept: SavedState, state: dict) -> dict:
 
 @pytest.mark.launches
 def test_another_order_of_the_sums_is_no_mistake(before):
-    """Protects the tolerance from being too tight: without this, the mistakes could be found by anything."""
+    """Else the mistakes could be found by anything."""
     found = compared(*before, step(*before))
     assert found["verdict"] == "ok" and not found["bit_identical"]
     assert 0 < found["max_relative_difference"] < found["tolerance"]
 
 
-SMALLEST = "the smallest 1 % of each gradient zero"
-
-
-@pytest.mark.parametrize(
-    "mistake", [name if name == SMALLEST else pytest.param(name, marks=pytest.mark.slow) for name in MISTAKES]
-)
-def test_a_mistake_is_distinguished_from_rounding(before, mistake):
-    found = compared(*before, MISTAKES[mistake](*before))
+def test_a_small_mistake_is_distinguished_from_rounding(before):
+    wrong = step(*before, average=lambda shards: backwards([*map(smallest_zero, shards)]))
+    found = compared(*before, wrong)
     assert found["verdict"] == "failed" and found["max_relative_difference"] > found["tolerance"]
 
 
@@ -122,8 +97,6 @@ def compiled_run(data, wrong_step: int) -> tuple[Training, list[SavedState]]:
 
 @pytest.mark.launches
 def test_a_fault_in_one_step_of_five_is_found_where_kernels_round_otherwise(tiny_data):
-    """Protects proofs of compiled runs, and of all on GPUs, from an intermittent fault, and the four steps without one
-    from a false alarm."""
     training, states = compiled_run(tiny_data, wrong_step=5)
     good, wrong = (equivalence_columns(training, step_by_step(training, each), "") for each in (states[:5], states[3:]))
     assert good["verdict"] == "ok" and not good["bit_identical"]
@@ -134,7 +107,6 @@ def test_a_fault_in_one_step_of_five_is_found_where_kernels_round_otherwise(tiny
 
 
 def test_a_difference_is_relative_and_never_lost():
-    """Protects the verdict: what cannot be compared counts as different, not as equal."""
     expected = {"a": torch.tensor([1.0, -4.0]), "b": torch.tensor([10.0]), "zero": torch.zeros(2)}
     same = {name: tensor.clone() for name, tensor in expected.items()}
     assert largest_difference(same, expected)[0] == 0
@@ -146,7 +118,6 @@ def test_a_difference_is_relative_and_never_lost():
 
 
 def test_bits_that_differ_are_a_failed_proof():
-    """Protects "bit-identical", also of BatchNorm's statistics, which no gradient reaches."""
     state = {name: torch.ones(4) for name in ("conv1.weight", "bn1.running_mean", f"{MOMENTUM}fc.bias")}
     training = Training(Config(), Layout(2), "fp32", "cpu")
     for name in state:
@@ -157,8 +128,7 @@ def test_bits_that_differ_are_a_failed_proof():
 
 
 def test_a_step_is_a_mean_of_the_outcomes_that_rounding_makes():
-    """Protects compiled runs from a false alarm that was seen: one ReLU on the other side of 0, by which the layers
-    before it are off by 1 %."""
+    """Such as one ReLU on the other side of 0, by which the layers before it are off by 1 %."""
     draw = torch.Generator().manual_seed(0)
     names = [MOMENTUM + layer for layer in "abcd"]
     exact, one, other, third, wrong = ({name: torch.randn(64, 64, generator=draw) for name in names} for _ in range(5))
@@ -197,7 +167,7 @@ def test_an_evaluation_is_compared_to_the_image():
 
 
 def test_a_tie_of_scores_is_found_where_it_decides():
-    """Protects a proof in half precision, where scores are often equal: torch.topk takes any of them."""
+    """In half precision scores are often equal."""
     scores = torch.tensor([[4.0, 3, 3, 2, 1, 0], [5, 5, 0, 0, 0, 0], [6, 5, 4, 3, 2, 2], [1, 1, 1, 1, 1, 1]])
     target = torch.tensor([1, 1, 4, 0])
     assert count_top(scores, target, 1) == (1, 2)  # a tie decides of the second and the fourth
@@ -207,7 +177,6 @@ def test_a_tie_of_scores_is_found_where_it_decides():
 
 @pytest.mark.launches
 def test_a_step_from_a_kept_state_is_the_step_of_the_whole_training(tiny_data):
-    """Protects the induction: what the reference does from a state is what it does on the way there."""
     config = Config(
         data=str(tiny_data),
         arch="resnet18",

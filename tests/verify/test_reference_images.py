@@ -27,8 +27,6 @@ def hard_data(tmp_path_factory):
 @pytest.mark.parametrize("source", [*HERE, "packed"])
 @pytest.mark.parametrize("augment", [True, False])
 def test_the_reference_reads_every_image_as_the_loader_does(source, augment, hard_data, tmp_path, monkeypatch):
-    """Protects the proof from failing on CMYK, or on a file with bytes behind its end, where a decoder leaves the image
-    to Pillow: the reference has to leave it, too, by its own code."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
     monkeypatch.setenv("PACKED", str(tmp_path / "packed"))
     fields = {"loader": "packed"} if source == "packed" else {"decoder": source}
