@@ -14,16 +14,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 POLL_S = 0.01
-<<<<<<< HEAD
-# All but line ends, tabs, and the \r with which a bar of progress begins or ends.
-CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|(?<!^)\r(?!$)")
-=======
 # All but line ends and tabs, and what shows text in another order; \r only within a text, since a bar of progress begins
 # or ends with it.
 CONTROLS = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]|(?<!^)\r(?!$)"
 )
->>>>>>> 3d5ff216 (Results read today's sets alone: runs without settings are left out, windows are always there, one function cleans text; why has no file of a study)
 
 
 @contextlib.contextmanager

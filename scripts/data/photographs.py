@@ -70,11 +70,9 @@ def photograph_folder() -> Path:
 
 def split(width: int, height: int, photograph: Photograph) -> dict[str, Box]:
     """Two regions without a common pixel."""
-    if photograph.cut == "x":
-        line = round(width * photograph.at)
-        return {"train": (0, 0, line, height), "val": (line, 0, width, height)}
-    line = round(height * photograph.at)
-    return {"train": (0, 0, width, line), "val": (0, line, width, height)}
+    x = round(width * photograph.at) if photograph.cut == "x" else 0
+    y = round(height * photograph.at) if photograph.cut == "y" else 0
+    return {"train": (0, 0, x or width, y or height), "val": (x, y, width, height)}
 
 
 def make_image(photograph: Image.Image, region: Box, rng: np.random.Generator) -> tuple[bytes, Box]:

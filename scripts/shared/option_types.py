@@ -10,7 +10,6 @@ Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
 OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")]
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
 OptionalText = Annotated[str, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")]
-Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")]
 Sets = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="SET [SET ...]", help_behavior_hint="")]
 """Folders of result sets."""
 SetA = Annotated[Path, tyro.conf.arg(metavar="[A]")]

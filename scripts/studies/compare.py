@@ -287,9 +287,9 @@ def print_costs(comparisons: Sequence[Comparison], price_a: float, price_b: floa
             nodes = float(group.ok_runs.iloc[0].nodes)
             hours = hours_of(group)
             row |= {f"{name}_hours": hours, f"{name}_money": hours * price * (nodes if nodes > 1 else 1)}
-        cost, factor = each.ratio.inverse(), row["b_money"] / row["a_money"] * each.ratio.value
-        low, high = (None if end is None else factor * end for end in (cost.low, cost.high))
-        cost = dataclasses.replace(cost, value=factor * cost.value, low=low, high=high)
+        inverse, factor = each.ratio.inverse(), row["b_money"] / row["a_money"] * each.ratio.value
+        low, high = (None if end is None else factor * end for end in (inverse.low, inverse.high))
+        cost = dataclasses.replace(inverse, value=factor * inverse.value, low=low, high=high)
         row |= {"ratio": cost.value, "ratio_low": low, "ratio_high": high}
         values = [format_number(row[name]) for name in ("a_hours", "a_money", "b_hours", "b_money")]
         lines.append((each.title, *values, ratio_text(cost)))

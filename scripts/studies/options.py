@@ -8,7 +8,6 @@ import tyro
 from scripts.runner.options import RoundOptions, SharedOptions
 from scripts.shared.option_types import (
     Flag,
-    Names,
     OptionalInt,
     OptionalPath,
     OptionalText,
@@ -101,15 +100,13 @@ class LoadersOptions:
 @dataclasses.dataclass(frozen=True)
 class AllreduceOptions:
     out: Path = Path("results/allreduce")
-    """Folder for the tables and the chart."""
+    """Folder for the tables."""
     nproc: OptionalInt = None
     """Ranks on this machine; default: one a GPU, else 2."""
     rounds: int = 10
     """Of all sizes; 2 or more."""
     largest: int = 2**28
     """Bytes of the largest all-reduce; a multiple of 1 KB (1024)."""
-    only: Names = ()
-    """Element types, fp32 or bf16; default: both."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -129,18 +129,6 @@ def test_labels_without_names_need_a_list(tmp_path, images):
     assert contents(target) == contents(images)
 
 
-def test_shards_may_be_links(tmp_path, images):
-    """As in the hub's cache, whose snapshots/ has links to blobs/; a test split is left out."""
-    source, blobs = write_parquet(tmp_path / "from", images), tmp_path / "blobs"
-    blobs.mkdir()
-    for number, path in enumerate(sorted((source / "data").iterdir())):
-        path.rename(blobs / str(number))
-        path.symlink_to(blobs / str(number))
-    (source / "data" / "test-00000-of-00001.parquet").write_bytes(b"labels of -1")
-    import_all(source, tmp_path / "imagenet")
-    assert contents(tmp_path / "imagenet") == contents(images)
-
-
 def test_what_is_no_source_is_refused(tmp_path, images):
     assert "does not exist" in refused(tmp_path / "nothing", tmp_path / "imagenet")
     assert "class folders already" in refused(images, tmp_path / "imagenet")

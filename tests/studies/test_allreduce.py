@@ -52,7 +52,6 @@ def test_real_ranks_and_their_files_for_a_sweep_of_ranks(tmp_path, monkeypatch, 
     rows = pandas.read_csv(tmp_path / "a b" / "allreduce.csv")
     assert [*rows.bytes] == [1024, 4096, 16384] * 6 and (rows.wrong == 0).all() and (rows.seconds > 0).all()
     assert {*rows.path} == {"gloo, fp32", "gloo, bf16"} and "busbw" in capsys.readouterr().out
-    assert (tmp_path / "a b" / "allreduce.png").stat().st_size > 10_000
     exchange = read_exchange(tmp_path / "a b", "resnet18")
     assert exchange.gradient_bytes == 4 * 11_689_512 and exchange.bus_bytes_per_s > 0
     with pytest.raises(UserError, match="study allreduce writes it"):
@@ -61,6 +60,5 @@ def test_real_ranks_and_their_files_for_a_sweep_of_ranks(tmp_path, monkeypatch, 
 
 def test_mistakes_are_found_before_a_rank_starts(monkeypatch):
     monkeypatch.setenv("NPROC", "2")
-    for options, words in (({"largest": 1_000_000}, "multiple of 1024"), ({"only": ("horovod",)}, "fp32 and bf16")):
-        with pytest.raises(UserError, match=words):
-            measure.main(AllreduceOptions(**options))
+    with pytest.raises(UserError, match="multiple of 1024"):
+        measure.main(AllreduceOptions(largest=1_000_000))

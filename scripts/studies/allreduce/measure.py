@@ -21,12 +21,10 @@ from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_text_atomically
 from benchmarks.common.rank import device_name
-from scripts.charts.figures import save_chart
 from scripts.studies.allreduce.analysis import (
     DTYPES,
     ROW,
     SMALLEST_BYTES,
-    allreduce_chart,
     bandwidth_rows,
     table,
 )
@@ -42,12 +40,10 @@ def main(options: AllreduceOptions) -> int:
         raise UserError("an interval needs --rounds 2 or more, and --largest a multiple of 1024 bytes")
     if num_ranks < 2:
         raise UserError("an all-reduce needs two ranks; set --nproc 2 or more")
-    if unknown := [name for name in options.only if name not in DTYPES]:
-        raise UserError(f"--only {unknown[0]}: there are {' and '.join(DTYPES)}")
     library = "nccl" if machine.num_gpus() else "gloo"
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="allreduce-") as folder:
-        for dtype in tqdm(options.only or DTYPES, desc="all-reduces", disable=None, leave=False):
+        for dtype in tqdm(DTYPES, desc="all-reduces", disable=None, leave=False):
             words = ["-m", "scripts.studies.allreduce.allreduce_rank", dtype, str(options.rounds), str(options.largest)]
             for line in run_ranks(words, num_ranks, Path(folder, dtype)).splitlines():
                 if line.startswith(ROW):
@@ -64,8 +60,7 @@ def report(rows: pandas.DataFrame, options: AllreduceOptions) -> int:
     tables = {"allreduce": rows, "bandwidths": pandas.DataFrame([dataclasses.asdict(row) for row in of_sizes])}
     for name, frame in tables.items():
         write_text_atomically(options.out / f"{name}.csv", frame.assign(machine=about).to_csv(index=False))
-    save_chart(allreduce_chart(of_sizes, about), options.out, "allreduce")
-    print(f"written: {options.out}/bandwidths.csv, allreduce.csv, allreduce.png")
+    print(f"written: {options.out}/bandwidths.csv, allreduce.csv")
     if num_wrong := int(rows.wrong.sum()):
         print(f"error: {num_wrong} values of {(rows.wrong > 0).sum()} all-reduces were not the sum", file=sys.stderr)
         return 1

@@ -10,18 +10,19 @@ ranks, of which rank 0 prints. The roof of a kind of layer is what its operation
 import collections
 import dataclasses
 import functools
+import json
 import os
 import re
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torchvision
-import tyro
 from torch._C._autograd import DeviceType
 
 from benchmarks.common import machine
@@ -35,7 +36,6 @@ from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.device_peak import measure_peak
 from scripts.runner.request import read_request
 from scripts.shared import strategy_list
-from scripts.shared.command_line import split_at_dashes
 from scripts.shared.forward_signals import forward_signals
 from scripts.shared.programs import run_main_and_exit
 from scripts.shared.repository import ROOT
@@ -79,7 +79,7 @@ def measure(options: ProfileOptions, config: Config) -> MeasuredProfile | None:
     cannot run here."""
     script = strategy_list.load_script(strategy_list.parse_strategy(options.strategy))
     if options.trace:
-        open_trace_folder(options.trace)
+        open_trace_folder(Path(options.trace))
     try:
         strategy = script.build(config)
     except Unavailable as error:
@@ -108,7 +108,7 @@ def measure(options: ProfileOptions, config: Config) -> MeasuredProfile | None:
     if dist.is_initialized():
         dist.destroy_process_group()
     if options.trace:
-        write_trace(profile, trace_path(options.trace, strategy.rank.rank))
+        write_trace(profile, trace_path(Path(options.trace), strategy.rank.rank))
     if not strategy.rank.reports:
         return None
     whole_model = strategy.layout.num_stages == 1 and len(strategy.rank.devices) == 1
@@ -222,10 +222,9 @@ def main(options: ProfileOptions, config: Config) -> int:
 
 
 def run_command_line() -> int:
-    """Of a rank: options, and flags of a configuration."""
-    typed, flags = split_at_dashes(sys.argv[1:])
-    options, others = tyro.cli(ProfileOptions, args=typed, description=__doc__, return_unknown_args=True)
-    return profile_flags(options, [*others, *flags])
+    """Of a rank: options as JSON, and flags of a configuration."""
+    options, *flags = sys.argv[1:]
+    return profile_flags(ProfileOptions(**json.loads(options)), flags)
 
 
 def profile_on_ranks(options: ProfileOptions, flags: Sequence[str]) -> int:
@@ -248,22 +247,13 @@ def start_ranks(launcher: str, options: ProfileOptions, flags: Sequence[str]) ->
         start, variables = torchrun_command(num_ranks, folder)
         if launcher == "horovodrun":
             start, variables = [*horovodrun_command(num_ranks), sys.executable], {}
-        command = [*start, "-m", "scripts.studies.profile.profile_step", *option_words(options), "--", *flags]
+        words = json.dumps(dataclasses.asdict(options), default=os.path.abspath)  # paths: the ranks run elsewhere
+        command = [*start, "-m", "scripts.studies.profile.profile_step", words, *flags]
         env = rank_environment(machine.threads_per_rank(num_ranks)) | variables
         code = child_runner.run(command, cwd=ROOT, env=env)
     if child_runner.signum:
         return 128 + child_runner.signum
     return code if code >= 0 else 128 - code
-
-
-def option_words(options: ProfileOptions) -> list[str]:
-    """What `run_command_line` reads, in another folder."""
-    words: list[str] = []
-    for field in dataclasses.fields(ProfileOptions):
-        value = getattr(options, field.name)
-        if value is not None:
-            words += [f"--{field.name}", os.path.abspath(value) if isinstance(value, os.PathLike) else str(value)]
-    return words
 
 
 def with_loader(flags: Sequence[str]) -> list[str]:
