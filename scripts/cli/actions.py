@@ -96,7 +96,9 @@ def verify(options: VerifyOptions, flags: Sequence[str], found: dict[str, Any]) 
     from scripts.verify import verify
 
     use_strategy_dir(options)
-    return ensure_data(options) or verify.command(options, flags, found)
+    if code := ensure_data(options):
+        return code
+    return exit_code(lambda: verify.main(options, flags, found), errors=(), writes="the set")
 
 
 def forecast_memory(options: MemoryOptions, flags: Sequence[str]) -> int:

@@ -45,7 +45,7 @@ WORKSHOP = ".packing"  # beside the packed files
 NUM_TOGETHER = 256  # images that a kill loses
 HEADER_BYTES = 1 << 20  # its length is known at the end: 21,841 classes take 0.6 MB
 SHORT_SIDE, QUALITY = 256, 90  # pixels; of JPEGs
-Row = tuple[int, int, int, int, int]
+Row = list[int]
 """Of an image: first byte and the one after the last, height, width, CRC-32."""
 
 
@@ -89,7 +89,7 @@ def pack_images(listing: ImageListing, path: Path, metadata: dict[str, str]) -> 
     """All of them, after those that the journal beside `path` has, in one file, which is returned."""
     unfinished, journal = path.with_suffix(".safetensors"), path.with_suffix(".journal")
     begun, written = read_journal(journal)
-    rows: list[Row] = [tuple(row) for rows in written for row in rows] if begun == metadata else []
+    rows: list[Row] = [row for lines in written for row in lines] if begun == metadata else []
     write_journal(journal, [metadata, *(written if rows else [])])
     unfinished.touch()
     if rows:
@@ -108,7 +108,7 @@ def pack_images(listing: ImageListing, path: Path, metadata: dict[str, str]) -> 
             for stored, height, width in pool.map(functools.partial(encode, kind=metadata["kind"]), paths):
                 begin = file.tell() - HEADER_BYTES
                 file.write(stored)
-                packed.append((begin, begin + len(stored), height, width, zlib.crc32(stored)))
+                packed.append([begin, begin + len(stored), height, width, zlib.crc32(stored)])
             file.flush()
             notes.write(json.dumps(packed) + "\n")
             notes.flush()

@@ -8,11 +8,9 @@ run. Method: docs/proof.md. Writes equivalence.csv into the set, and runs into i
 or cannot be proved, 2 for a mistake before the first run.
 """
 
-import contextlib
 import dataclasses
 import datetime
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.common.errors import UserError
 from benchmarks.common.rows import append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.memory.memory_check import layout_function
@@ -30,7 +27,6 @@ from scripts.runner import loop, plan, preflight
 from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.request import Request, read_request
 from scripts.shared.forward_signals import forward_signals
-from scripts.shared.programs import exit_code
 from scripts.verify import cases
 from scripts.verify.options import VerifyOptions
 
@@ -55,7 +51,7 @@ class Proof:
     number: str
 
 
-def main(options: VerifyOptions, flags: Sequence[str] = (), found: dict[str, Any] | None = None) -> int:
+def main(options: VerifyOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
     """found: gets the rows of equivalence.csv, for --json."""
     request = read_request(options, flags)
     preflight.check_rendezvous()
@@ -75,8 +71,7 @@ def main(options: VerifyOptions, flags: Sequence[str] = (), found: dict[str, Any
             print(line_of(row), flush=True)
             proved.append(row)
     print(f"\n{COLUMN_NOTE}\nin {results}")
-    if found is not None:
-        found |= {"results": str(results), "strategies": proved}
+    found |= {"results": str(results), "strategies": proved}
     verdicts = {row["verdict"] for row in proved}
     if verdicts == {"skipped"}:
         print("nothing was proved: all were skipped")
@@ -213,11 +208,3 @@ def line_of(row: Row) -> str:
         f"{'' if tolerance is None else f'{tolerance:.1e}' if tolerance else '0':>9}  {verdict}"
         + (f": {printable(row['reason'])}" if row["reason"] else "")
     )
-
-
-def command(options: VerifyOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
-    """130 after Ctrl-C."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with contextlib.suppress(KeyboardInterrupt):
-        return exit_code(lambda: main(options, flags, found), errors=(UserError, ValueError, OSError))
-    return 130

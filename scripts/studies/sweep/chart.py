@@ -18,7 +18,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from scripts.charts.bars import Bar, bar_chart
 from scripts.charts.figures import COLORS, LINE_COLORS, MARKERS, RUN_STYLE, add_note, make_figure, save_chart
 from scripts.results.formatting import format_number, plural_of_several
-from scripts.results.intervals import RatioEstimate, strategy_throughput
+from scripts.results.intervals import Estimate, RatioEstimate, strategy_throughput
 from scripts.results.result_set import ResultSet, load_set
 from scripts.results.set_text import describe_failures, describe_rows
 from scripts.shared.programs import run_main_and_exit
@@ -54,7 +54,8 @@ def bars_of_points(result: SweepResult) -> Figure:
     bars = []
     for point in result.timed:
         ratio = point.ratio or RatioEstimate(1.0, None, None, 0)
-        shown, runs = ratio if to else point.group.timed_throughput, [each / over for each in runs_of(point)]
+        shown: RatioEstimate | Estimate = ratio if to else point.group.timed_throughput
+        runs = [each / over for each in runs_of(point)]
         bars.append(Bar(point.label, shown.value, shown.low, shown.high, runs, style))
     label = f"throughput over that of: {result.sweep.to}" if to else "images/s"
     lines = {result.sweep.to: 1.0} if to else {}
