@@ -59,15 +59,18 @@ def test_flops_bytes_and_roofs_by_hand():
     assert profile_step.roof_ms(operations, tflops=1e12, gb_per_s=1.0)["elementwise"] >= 5 * output / 1e6
 
 
-def test_times_are_of_one_step_and_annotations_are_no_kernels():
+def test_a_row_is_of_one_step_beside_its_roof():
     def event(key, us, count):
         return types.SimpleNamespace(key=key, self_cpu_time_total=us, self_device_time_total=0.0, count=count)
 
     events = [event("aten::mm", 3000.0, 4), event("aten::addmm", 3000.0, 2), event("aten::relu", 2000.0, 2)]
     spent = profile_step.by_kind(events, steps=2, on_gpu=False)
-    assert spent == {"matrix product": (3.0, 3.0), "elementwise": (1.0, 1.0)}
     _, first, second = profile_step.table(spent, {"matrix product": 1.5})
-    assert first[1:5] == ("3.000", "75.0 %", "1.500", "2.00") and second[3] == ""
+    assert first == ("matrix product", "3.000", "75.0 %", "1.500", "2.00", "3")
+    assert second == ("elementwise", "1.000", "25.0 %", "", "", "1")
+
+
+def test_annotations_of_a_gpu_are_no_kernels():
     kinds = torch.autograd.DeviceType
     marked = [(kinds.CPU, False), (kinds.CPU, True), (kinds.CUDA, True), (kinds.CUDA, False)]
     events = [types.SimpleNamespace(device_type=kind, is_user_annotation=is_one) for kind, is_one in marked]

@@ -133,8 +133,6 @@ def describe_comparison(a: Variant, b: Variant, runs: dict[str, plan.Run], num_r
         lines.append(f"they differ in {', '.join(values)}")
     if a.commit and b.commit and source_version.local_changes():
         lines.append("local changes are not measured: A and B are commits")
-    if all(run.config.loader == "synthetic" for run in runs.values()):
-        lines.append("both train on one synthetic batch again and again: no images are read")
     return [*lines, f"{plural(num_rounds, 'round')}, after a warm-up of each"]
 
 
@@ -183,20 +181,11 @@ class Session:
         code = loop.start_launcher(run, run_folder, env | {"PYTHON": variant.python}, self.child_runner, checkout)
         if self.child_runner.signum:
             return 0.0
-        if why := self.why_unusable(variant, run_folder, code):
+        rows = read_table(folder, "runs")
+        row: Any = next((row for row in rows.itertuples() if row.run_id == run_folder.run_id), None)
+        if why := why_unusable(row, code, run_folder, variant):
             raise RunFailed(f"{name}, {variant.text}: {why}")
-        return float(row_of(run_folder).images_per_s)
-
-    def why_unusable(self, variant: Variant, run_folder: RunFolder, code: int) -> str:
-        row, log = row_of(run_folder), run_folder.log if run_folder.log.exists() else run_folder.path
-        if row is None:
-            return f"its launcher ended with code {code}; its log: {log}"
-        if code or row.status not in ("ok", WARM_UP) or row.reason.startswith("skipped"):
-            return f"{row.status}: {row.reason}; its log: {log}"
-        resolved = run_folder.resolved()
-        if f"{resolved.get('commit')} {resolved.get('local_changes')}".strip() != variant.source:
-            return "its files changed meanwhile, or git sees the result set, which then belongs below results/"
-        return "" if row.images_per_s > 0 else f"timed nothing; its log: {log}"
+        return float(row.images_per_s)
 
     def write(self, speeds: Speeds, seconds: float) -> None:
         """After each round, so that none is lost."""
@@ -212,10 +201,16 @@ class Session:
         write_json(self.results / "ab.json", {**head, "rounds": rounds, "b_over_a": found})
 
 
-def row_of(folder: RunFolder) -> Any:
-    """None without one."""
-    rows = read_table(folder.results, "runs")
-    return next((row for row in rows.itertuples() if row.run_id == folder.run_id), None)
+def why_unusable(row: Any, code: int, folder: RunFolder, variant: Variant) -> str:
+    """row: of runs.csv, or None. code: the launcher's."""
+    log, resolved = folder.log if folder.log.exists() else folder.path, folder.resolved()
+    if row is None:
+        return f"its launcher ended with code {code}; its log: {log}"
+    if code or row.status not in ("ok", WARM_UP) or row.reason.startswith("skipped"):
+        return f"{row.status}: {row.reason}; its log: {log}"
+    if f"{resolved.get('commit')} {resolved.get('local_changes')}".strip() != variant.source:
+        return "its files changed meanwhile, or git sees the result set, which then belongs below results/"
+    return "" if row.images_per_s > 0 else f"timed nothing; its log: {log}"
 
 
 def leave_known_fields(folder: RunFolder, variant: Variant) -> None:

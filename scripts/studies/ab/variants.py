@@ -58,8 +58,6 @@ def parse_variant(name: str, text: str, request: Request, strategy: str) -> Vari
     if not colon or kind not in KINDS:
         kind, value = "commit", text
     flags, python = list(request.flags), interpreter_path()
-    if kind == "tree" and value:
-        raise UserError(f"{where}: tree: is this checkout, and has no value; leave {value!r} out")
     if kind == "flags":
         try:
             flags += shlex.split(value)
