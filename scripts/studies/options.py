@@ -29,9 +29,9 @@ class SweepOptions(RoundOptions):
     values: Values = ()
     """Its values, such as: 1 5 25 100."""
     weak: Flag = False
-    """With --key ranks: each rank has as many images on every number of ranks. Default: the global batch is divided."""
+    """With --key ranks: each rank has as many images on every number. Default: the global batch is divided."""
     each_option: Flag = False
-    """In place of --key: what people turn on, one option at a time, then all together."""
+    """In place of --key: what people turn on, one by one, then all together."""
     to: OptionalText = ""
     """The value that ratios are over; default: the first."""
     allreduce: OptionalPath = None
@@ -47,7 +47,7 @@ class AbOptions(SharedOptions):
     strategy: str = DEFAULT_STRATEGY
     """The strategy that is timed."""
     strategy_dir: OptionalPath = None
-    """Folder of another repository with scripts of strategies, which can then be named, too."""
+    """Folder with the scripts of further strategies."""
     repeats: OptionalInt = None
     """Rounds; default: 10. Fewer than 5 decide nothing."""
     budget: OptionalText = ""
@@ -69,10 +69,9 @@ class CompareOptions:
     fail_over: OptionalText = ""
     """Such as 5%: exit 1 where B is slower by more than this, or lacks a strategy, and 3 where that is undecided."""
     day_sd: OptionalText = ""
-    """Such as 2%: standard deviation of the machine's speed from day to day, which widens the intervals."""
+    """Such as 2%: standard deviation of a machine's speed from day to day, which widens the intervals."""
     price: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """NAME=2.50, once for each set: the price of one machine for one hour, in any currency; without NAME of both. Adds
-    hours and money for 90 epochs."""
+    """NAME=2.50 for each set, or 2.50 for both: of one machine for one hour. Adds hours and money for 90 epochs."""
     anyway: Flag = False
     """Compare sets even if more than machines and software versions differ."""
     json: Flag = False
@@ -82,7 +81,7 @@ class CompareOptions:
 @dataclasses.dataclass(frozen=True)
 class LoadersOptions:
     data: OptionalPath = None
-    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
+    """Folder with train/ and val/; default: imagenet-mini, which is made."""
     config: OptionalPath = None
     """YAML file; default: configs/smoke.yaml, with GPUs configs/imagenet-bench.yaml."""
     results: OptionalPath = None
@@ -114,7 +113,7 @@ class ProfileOptions:
     strategy: str = "single"
     """The strategy whose step is profiled."""
     strategy_dir: OptionalPath = None
-    """Folder of another repository with scripts of strategies, which can then be named, too."""
+    """Folder with the scripts of further strategies."""
     nproc: OptionalInt = None
     """Ranks on this machine; default: one a GPU, else 2."""
     steps: int = 5
@@ -122,7 +121,7 @@ class ProfileOptions:
     top: int = 12
     """Kernels, or on a CPU operations, that are listed."""
     trace: OptionalPath = None
-    """New folder for one Chrome trace of each rank, for Perfetto or Holistic Trace Analysis."""
+    """New folder for a Chrome trace of each rank."""
 
 
 @dataclasses.dataclass(frozen=True)

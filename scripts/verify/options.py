@@ -10,17 +10,17 @@ from scripts.shared.option_types import Flag, OptionalInt, OptionalPath, Strateg
 @dataclasses.dataclass(frozen=True)
 class VerifyOptions:
     steps: int = 20
-    """Optimizer steps of each proof, over two epochs; at most 6 where rounding differs, each compared by itself."""
+    """Optimizer steps of each proof, over two epochs; at most 6 where rounding differs."""
     strategies: tyro.conf.Positional[Strategies] = ()
     """Such as: ddp fsdp. Default: all strategies of the set."""
     strategy_dir: OptionalPath = None
-    """Folder of another repository with scripts of strategies, which can then be named, too."""
+    """Folder with the scripts of further strategies."""
     results: OptionalPath = None
     """Result set whose runs are proved; default: results/latest."""
     data: OptionalPath = None
-    """Folder with the images of the set; default: the one that it names, where its runs are of this machine."""
+    """Folder with the images of the set; default: the one that it names."""
     config: OptionalPath = None
-    """YAML file: proves what this configuration would run, in place of the set's runs."""
+    """YAML file: proves what this would run, in place of the set's runs."""
     nproc: OptionalInt = None
     """Ranks on this machine; default: one a GPU, else 2."""
     json: Flag = False
