@@ -10,7 +10,6 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -20,11 +19,10 @@ from benchmarks.common.config import NOT_COMPARED, Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.machine import host
 from benchmarks.common.rows import append_rows, read_table
-from benchmarks.common.strategy import Layout
 from scripts.results.settings import add_settings
 from scripts.runner import plan
 from scripts.verify import cases
-from scripts.verify.verify import VerifyOptions, main, num_evaluated_parts
+from scripts.verify.verify import VerifyOptions, main
 
 # The run's length and what of it is timed; threads.
 MAY_DIFFER = set("epochs steps warmup_steps windows window_steps account_steps threads_per_rank".split())
@@ -170,14 +168,6 @@ def test_what_does_not_fit_is_not_proved_and_not_started(options, tmp_path, monk
     assert main(options(strategies=("single",)), (), {}) == 1
     (row,) = read_table(tmp_path / "a set", "equivalence").to_dict("records")
     assert row["verdict"] == "not proved" and row["reason"].startswith("would not fit: needs 0.")
-
-
-def test_a_batch_is_evaluated_in_as_many_parts_as_ranks_did():
-    """Devices are no ranks, and of a pipeline each rank evaluates."""
-    for strategy, world_size, num_shards, num_parts in (("hybrid_parallel", 8, 4, 4), ("pipeline_parallel", 4, 1, 4)):
-        layout = Layout(num_shards, world_size // num_shards)
-        training = SimpleNamespace(config=Config(arch="resnet18", global_batch=24), layout=layout)
-        assert num_evaluated_parts(strategy, training, {"world_size": world_size}) == num_parts
 
 
 def recorded_set(results: Path, data: Path, args: str = "") -> None:
