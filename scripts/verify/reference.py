@@ -75,14 +75,6 @@ class SavedState:
     ranks: tuple[State, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Arithmetic:
-    layout: Layout
-    autocast: torch.dtype | None
-    scaler: torch.amp.GradScaler
-    average: Average
-
-
 def train_reference(
     training: Training, before: SavedState | None = None, last: int | None = None, average: Average = average_in_order
 ) -> State:
@@ -102,21 +94,17 @@ def train_reference(
         load_state(replica, optimizer, state)
     autocast = AUTOCAST.get(training.precision)
     scaled = autocast == torch.float16 and not layout.period
-    arithmetic = Arithmetic(
-        dataclasses.replace(layout, num_shards=layout.num_shards // num_replicas),
-        autocast,
-        torch.amp.GradScaler(device.type, init_scale=before.scale, enabled=scaled),
-        average,
-    )
+    scaler = torch.amp.GradScaler(device.type, init_scale=before.scale, enabled=scaled)
+    of_replica = dataclasses.replace(layout, num_shards=layout.num_shards // num_replicas)
     steps = range(before.step, training.num_steps if last is None else last)
     for at in tqdm(steps, desc="reference", unit="step", disable=None, leave=False):
         epoch, step = divmod(at, config.steps)
         parts = [part.tensor_split(num_replicas) for part in training_batch(config, epoch, step, device)]
         for (replica, optimizer), pixels, target in zip(replicas, *parts, strict=True):
             optimizer.param_groups[0]["lr"] = learning_rate(config, epoch + step / config.steps)
-            average_gradients(replica, pixels, target, arithmetic)
-            arithmetic.scaler.step(optimizer)
-            arithmetic.scaler.update()
+            set_gradients(replica, pixels, target, of_replica, autocast, scaler, average)
+            scaler.step(optimizer)
+            scaler.update()
         if layout.period and ((at + 1) % layout.period == 0 or at + 1 == steps.stop):
             average_weights([replica for replica, _ in replicas], average)
     return read_state(*replicas[0])
@@ -163,9 +151,16 @@ def load_state(net: nn.Module, optimizer: torch.optim.Optimizer, state: State) -
                 optimizer.state[parameter][key] = of_parameter
 
 
-def average_gradients(net: nn.Module, pixels: torch.Tensor, target: torch.Tensor, arithmetic: Arithmetic) -> None:
-    """Into .grad. pixels: float32 (N, 3, height, width) of all shards. target: int64 (N,)."""
-    layout, autocast = arithmetic.layout, arithmetic.autocast
+def set_gradients(
+    net: nn.Module,
+    pixels: torch.Tensor,
+    target: torch.Tensor,
+    layout: Layout,
+    autocast: torch.dtype | None,
+    scaler: torch.amp.GradScaler,
+    average: Average,
+) -> None:
+    """To the average of all shards. pixels: float32 (N, 3, height, width). target: int64 (N,)."""
     num_shards, num_losses = layout.num_shards, 1 if layout.split_size else layout.num_microbatches
     travels_as = TRAVELS_AS[layout.compression] if num_shards > 1 else torch.float32
     gradients: list[list[torch.Tensor]] = [[] for _ in net.parameters()]
@@ -178,7 +173,7 @@ def average_gradients(net: nn.Module, pixels: torch.Tensor, target: torch.Tensor
                 # one loss of all scores: the mean of the splits' means would weigh the images of a short one more
                 scores = [net(split) for split in part_pixels.split(layout.split_size or len(part_pixels))]
                 loss = cross_entropy(torch.cat(scores), part_target)
-            arithmetic.scaler.scale(loss).backward()
+            scaler.scale(loss).backward()
         for of_shards, parameter in zip(gradients, net.parameters(), strict=True):
             assert parameter.grad is not None
             of_shards.append((parameter.grad / num_losses).to(travels_as))
@@ -186,7 +181,7 @@ def average_gradients(net: nn.Module, pixels: torch.Tensor, target: torch.Tensor
             for buffer, of_shard_0 in zip(net.buffers(), statistics, strict=True):
                 buffer.copy_(of_shard_0)
     for of_shards, parameter in zip(gradients, net.parameters(), strict=True):
-        parameter.grad = arithmetic.average(of_shards).to(parameter.dtype)
+        parameter.grad = average(of_shards).to(parameter.dtype)
 
 
 @torch.no_grad()
