@@ -296,13 +296,22 @@ DIGITS = 16
 
 def fingerprint(data: Path) -> str:
     """Of the names and sizes of all images of train/ and val/. Raises as list_images does."""
+    return fingerprint_of(_classes(list_images(data / split)) for split in ("train", "val"))
+
+
+def _classes(images: ImageListing) -> Iterator[tuple[str, list[tuple[str, int]]]]:
+    for number, name in enumerate(images.classes):
+        yield name, images.files(number)
+
+
+def fingerprint_of(splits: Iterable[Iterable[tuple[str, list[tuple[str, int]]]]]) -> str:
+    """Of each split's classes, in order: names, and their images' sorted names and sizes in bytes."""
     digest, class_names, num_images = hashlib.sha256(), set(), []
-    for split in ("train", "val"):
-        images = list_images(data / split)
-        class_names.update(images.classes)
-        num_images.append(len(images))
-        for number, name in enumerate(images.classes):
-            files = images.files(number)
+    for split in splits:
+        num_images.append(0)
+        for name, files in split:
+            class_names.add(name)
+            num_images[-1] += len(files)
             words = (name, str(len(files)), *(f"{size} {file}" for file, size in files), "")
             digest.update(os.fsencode("\0".join(words)))
     return f"{len(class_names)}-{num_images[0]}-{num_images[1]}-{digest.hexdigest()[:DIGITS]}"
