@@ -77,6 +77,7 @@ def test_annotations_of_a_gpu_are_no_kernels():
     assert profile_step.split_events(events, on_gpu=True) == ([events[0]], [events[3]])
 
 
+@pytest.mark.launches
 def test_a_real_step_has_a_table_and_an_mfu(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("THREADS_PER_RANK", "1")
     monkeypatch.setattr(profile_step, "measure_peak", lambda: {})

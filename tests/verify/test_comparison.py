@@ -51,12 +51,10 @@ def step(training: Training, kept: SavedState, average=backwards) -> dict:
     return train_reference(training, kept, kept.step + 1, average)
 
 
-def test_an_optimizer_of_other_tensors_is_no_traceback(before):
+def test_an_optimizer_of_other_tensors_is_no_traceback():
     """A script that left a layer out of its optimizer: its checkpoint numbers the rest anew."""
-    training, kept = before
-    state = {name: tensor for name, tensor in kept.state.items() if not name.startswith(MOMENTUM)}
-    state[f"{MOMENTUM}an optimizer of 61 tensors, number 0"] = torch.zeros(1)
-    found = compared(training, kept, state)
+    state = {f"{MOMENTUM}an optimizer of 61 tensors, number 0": torch.zeros(1)}
+    found = compared(Training(Config(), Layout(3), "fp32", "cpu"), SavedState(0, {}), state)
     assert found["verdict"] == "failed" and "an optimizer of 61 tensors" in found["reason"]
 
 
@@ -72,6 +70,7 @@ def test_another_order_of_the_sums_is_no_mistake(before):
     assert 0 < found["max_relative_difference"] < found["tolerance"]
 
 
+@pytest.mark.launches
 def test_a_small_mistake_is_distinguished_from_rounding(before):
     wrong = step(*before, average=lambda shards: backwards([*map(smallest_zero, shards)]))
     found = compared(*before, wrong)

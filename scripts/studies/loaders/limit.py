@@ -53,8 +53,9 @@ def describe_limit(results: ResultSet) -> list[str]:
     if path.exists():
         rates = pandas.read_csv(path)
         needed = [
-            f"{math.ceil(without.speed / row.per_core)} with {row.loader.removeprefix('ours, ')}"
-            for row in rates[rates.loader != PLAIN].itertuples()
+            f"{math.ceil(without.speed / row['per_core'])} with {row['loader'].removeprefix('ours, ')}"
+            for row in rates.to_dict("records")
+            if row["loader"] != PLAIN
         ]
         speed, here = format_number(without.speed), plural(int(rates.cores.max()), "core")
         lines.append(f"to load the {speed} images/s of {strategy} takes cores: {', '.join(needed)}; here are {here}")

@@ -101,11 +101,13 @@ def time_window(name: str, config: Config, seconds: float) -> Window:
     if name == PLAIN:
         sizes = batch_sizes(torchvision_loader(config))
     else:
-        decoder = name.removeprefix("ours, ")
+        decoder: Any = name.removeprefix("ours, ")
         train, _ = build_loaders(dataclasses.replace(config, decoder=decoder), Rank())
         sizes = batch_sizes(train.host_batches)
     num_warmup = 0
-    while num_warmup < WARMUP_IMAGES * (1 + 2 * config.workers):  # and what workers had ready before the clock started
+    while num_warmup < WARMUP_IMAGES * (
+        1 + 2 * int(config.workers)
+    ):  # and what workers had ready before the clock started
         num_warmup += next(sizes)
     num_images, began_s = 0, time.perf_counter()
     while (elapsed_s := time.perf_counter() - began_s) < seconds:
@@ -118,7 +120,7 @@ def torchvision_loader(config: Config) -> DataLoader:
     """ImageFolder and torchvision's transforms in torch's DataLoader."""
     transform = v2.Compose([v2.RandomResizedCrop(config.image_size), v2.RandomHorizontalFlip(), v2.PILToTensor()])
     images = ImageFolder(Path(config.data) / "train", transform, loader=read_with_pillow)
-    return DataLoader(images, config.global_batch, True, num_workers=config.workers, persistent_workers=True)
+    return DataLoader(images, config.global_batch, True, num_workers=int(config.workers), persistent_workers=True)
 
 
 def read_with_pillow(path: str) -> Image.Image:
