@@ -1,15 +1,13 @@
 """Who a process is among the others, whoever started it."""
 
 import dataclasses
-import subprocess
-import sys
 from importlib.metadata import EntryPoint
 
 import pytest
 import torch
-from support import ROOT, environment
 
 from benchmarks.common import rank as ranks
+from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.rank import CPU, NotStarted, Rank
 
@@ -49,21 +47,14 @@ def test_a_process_that_nobody_started_as_a_rank_says_so():
         Rank.from_env("srun", env={"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"})
 
 
-def test_by_hand_a_rank_has_its_share_of_the_cores():
-    """torchrun sets OMP_NUM_THREADS=1."""
-    code = """
-import torch
-from benchmarks.common import machine, rank
-from benchmarks.common.config import Config
-rank.num_cores = lambda: 9
-rank.prepare(Config(), rank.Rank(1, 1, 4, 2))
-machine.missing_compiler = lambda on_gpu: ""
-machine.prepare_compiler(on_gpu=False)
-print(torch.get_num_threads(), torch._inductor.config.compile_threads)
-"""
-    env = environment(OMP_NUM_THREADS=1, THREADS_PER_RANK=None, SLURM_STEP_NUM_TASKS=None)
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
-    assert done.stdout == "4 4\n", done.stderr
+def test_by_hand_a_rank_has_its_share_of_the_cores(monkeypatch):
+    for name in ("THREADS_PER_RANK", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(ranks, "num_cores", lambda: 9)
+    set_to = []
+    monkeypatch.setattr(torch, "set_num_threads", set_to.append)
+    ranks.prepare(Config(), Rank(1, 1, 4, 2))
+    assert set_to == [4]
 
 
 @pytest.mark.parametrize(("num_gpus", "remedy"), [(1, "--gpu-bind=none"), (2, "start 2")])
