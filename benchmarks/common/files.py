@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 POLL_S = 0.01
-# All but line ends and tabs, and what shows text in another order; \r only within a text, since a bar of progress begins
-# or ends with it.
+# What steers a terminal or shows text in another order; \r only within a text, for a bar of progress begins or ends
+# with it.
 CONTROLS = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]|(?<!^)\r(?!$)"
 )
