@@ -122,7 +122,7 @@ class Config:
     timeout_s: float = 60.0
     """Seconds that a rank waits for others."""
     limit_s: float = 0.0
-    """Seconds after which a run is ended; 0: no limit. TIMEOUT= overrides it."""
+    """Seconds after which a run is ended; 0: no limit."""
 
     bucket_cap_mb: float = 0.0
     """DDP strategies: MiB of a gradient bucket; 0: 1 of the first, 25 of the others."""

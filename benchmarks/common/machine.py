@@ -124,8 +124,8 @@ def usable_gpus() -> int:
     build, found = f"torch {torch.__version__}", torch.accelerator.current_accelerator(check_available=True)
     if torch.version.hip or (found and found.type != "cuda"):
         raise UserError(
-            f"{build} is built for {'ROCm' if torch.version.hip or not found else found.type.upper()}, and the suite uses "
-            "NVIDIA GPUs and CPUs only; DEVICE=cpu trains on the CPU"
+            f"{build} is built for {'ROCm' if torch.version.hip or not found else found.type.upper()}, and the suite "
+            "uses NVIDIA GPUs and CPUs only; DEVICE=cpu trains on the CPU"
         )
     if not torch.cuda.is_available():
         # nvidia-smi alone: a login node. dxg alone: another maker's GPU in WSL.

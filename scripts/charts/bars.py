@@ -46,7 +46,7 @@ def bar_chart(
     header: over the values. lines: upright lines over all bars, by what the legend calls them.
     """
     bars, lines = sorted(bars, key=lambda bar: bar.is_reference), lines or {}
-    labels = [bar.label + " (not parallel)" * (not bar.is_parallel) for bar in bars]
+    labels = [bar.label + " (on one device)" * (not bar.is_parallel) for bar in bars]
     values = [bar.style.format(bar.value) for bar in bars]
     intervals = [format_interval(bar.low, bar.high, bar.style.format) for bar in bars]
     texts = [f"{value:>{max(map(len, values))}} {interval}" for value, interval in zip(values, intervals, strict=True)]

@@ -37,7 +37,7 @@ def step_bars(results: ResultSet) -> Iterator[tuple[str, pandas.DataFrame, str]]
             parts = step_parts(group, steps, stage.rank)
             yield f"{group.label}, rank {stage.rank}", parts, _length(parts) + bubble
         if not stages and len(parts := step_parts(group, steps)):
-            yield group.label + " (not parallel)" * (not group.is_parallel), parts, _length(parts)
+            yield group.label + " (on one device)" * (not group.is_parallel), parts, _length(parts)
 
 
 def _length(parts: pandas.DataFrame) -> str:

@@ -52,12 +52,16 @@ class Answer:
         if not self.others:
             return f"Only {name} has a time that can be ranked: {speed}."
         leads = "is the fastest" if self.others_that_are("slower") == self.others else "has the highest mean"
+        return f"{name} {leads}{self.in_precision}: {speed}."
+
+    @property
+    def in_precision(self) -> str:
         precision = compute_precision(self.best.identity)
-        return f"{name} {leads}{f' in {precision}' if precision else ''}: {speed}."
+        return f" in {precision}" if precision else ""
 
     @property
     def ties_sentence(self) -> str:
-        """No difference separates it from zero1 (0.98 [0.90, 1.07] of it). All others are slower."""
+        """No difference separates it from zero1 (0.98 [0.90, 1.07] of it). All others in fp32 are slower."""
         ties, slower, unsaid = map(self.others_that_are, ("no difference seen", "slower", "too few rounds"))
         if unsaid and unsaid == self.others:
             return f"Which is faster is said from {SENTENCE_ROUNDS} rounds on (--repeats {SENTENCE_ROUNDS})."
@@ -67,7 +71,7 @@ class Answer:
             names = join(with_ratio) if len(ties) <= FEW_TIES else self.names(ties)
             sentences.append(f"No difference separates it from {names}.")
         if slower:
-            names = self.names(slower) if unsaid else "All others"
+            names = self.names(slower) if unsaid else f"All others{self.in_precision}"
             sentences.append(f"{names} {'is' if unsaid and len(slower) == 1 else 'are'} slower.")
         if unsaid:
             sentences.append(f"Too few rounds for {self.names(unsaid)}.")
@@ -189,7 +193,7 @@ def strategy_cells(results: ResultSet, group: RunGroup) -> dict[str, str]:
         "memory MB": _mean(ok.peak_memory_mb),
         "J/image": _mean(ok.energy_j_per_image),
         "n": str(group.throughput.num_runs) if group.throughput else "",
-        "status": status + ("" if group.is_parallel else "; not parallel"),
+        "status": status + ("" if group.is_parallel else "; on one device"),
         "top-1 %": accuracy.text if accuracy else "",
     }
 

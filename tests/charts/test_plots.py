@@ -45,7 +45,7 @@ def test_every_chart_is_drawn_with_its_finding(folder, tmp_path, capsys):
 def test_the_speedup_chart_has_the_ideal_and_the_baselines(folder):
     """Bars from the fastest down; the ideal where work is divided, at as many times `single` as there are devices."""
     axes = throughput.speedup_chart(load_set(folder)).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["ddp", "dataparallel (not parallel)"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["ddp", "dataparallel (on one device)"]
     ideal = {
         line.get_ydata().mean(): line.get_xdata()[0] for line in axes.lines if line.get_color() == bars.IDEAL["color"]
     }

@@ -25,13 +25,13 @@ SPEED, TIMES = "in fp#: # [#, #] images/s.", "It is # [#, #] x single."
 @pytest.mark.parametrize(
     ("speeds", "num_rounds", "lines"),
     [
-        ({"ddp": 180, "zero1": 140}, 5, [f"X is the fastest {SPEED}", "All others are slower.", TIMES]),
+        ({"ddp": 180, "zero1": 140}, 5, [f"X is the fastest {SPEED}", "All others in fp# are slower.", TIMES]),
         (
             {"ddp": 180, "zero1": 180.5},
             5,
             [
                 f"X has the highest mean {SPEED}",
-                "No difference separates it from X (# [#, #] of it). All others are slower.",
+                "No difference separates it from X (# [#, #] of it). All others in fp# are slower.",
                 TIMES,
             ],
         ),
@@ -69,7 +69,7 @@ def test_one_process_on_all_cores_is_a_baseline_too(tmp_path):
     folder = join_sets(tmp_path, "a", "b", "c")
     (folder / "environment.json").write_text('{"num_cores": 2}')
     fastest, others, over, *_ = lines_of(folder)
-    assert fastest.startswith("single, all cores is the fastest") and others == "All others are slower."
+    assert fastest.startswith("single, all cores is the fastest") and others == "All others in fp32 are slower."
     assert re.match(r"It is 1\.8\d \[", over)
 
 
