@@ -28,7 +28,7 @@ def test_real_runs_that_differ_in_one_field_are_groups_that_differ_in_it(tmp_pat
 
     def run(flags="", data=tiny_data, **variables):
         words = launcher_flags(f"{SHORT} {flags}", {"CONFIG": tiny_config, "DATA": data})
-        command = [here / "launchers" / "single.sh", *words]
+        command = ["bash", here / "launchers" / "single.sh", *words]
         subprocess.run(command, env=environment(RESULTS=results, **variables), check=True, capture_output=True)
 
     run()
