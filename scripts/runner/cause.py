@@ -41,6 +41,7 @@ REMEDIES = (
         "raise ulimit -u, or the limit of a container's processes",
     ),
     (r"too many open files", "raise ulimit -n"),
+    (r"no space left on device", "the disk or /dev/shm is full; --workers 0 needs no /dev/shm"),
 )
 # What torch's process group for NCCL says before it aborts its rank. The last two are those of torch 2.15's `nccl`.
 NCCL_WAITED = re.compile(
