@@ -182,7 +182,6 @@ def test_a_full_disk_under_the_results_keeps_the_earlier_rows(results, small_dis
     ended = run("single", folder, "fill step=3", FILL=small_disk / "fill", TMPDIR="/tmp")
     assert ended.code in (1, 2) and "No space left on device" in ended.output and "Traceback" not in ended.output
     assert all((folder / name).read_text().startswith(text) for name, text in before.items())
-    assert (folder / "runs.csv").read_text() == before["runs.csv"]
 
 
 def test_a_full_disk_under_the_checkpoints_is_reported(results, small_disk):
