@@ -26,7 +26,7 @@ def learning_chart(results: ResultSet) -> Figure | None:
     curves, lines = learning_curves(results), dict[str, list[str]]()
     for label, curve in curves.items():
         lines.setdefault(curve.drop(columns="seconds", level=0).to_csv(float_format="%.7g"), []).append(label)
-    if not lines:
+    if all(len(curve) < 2 for curve in curves.values()):  # one epoch is no curve
         return None
     legend = [textwrap.shorten(" = ".join(labels), LEGEND_LETTERS, placeholder=" ...") for labels in lines.values()]
     about = describe_rows(results.ok_runs)

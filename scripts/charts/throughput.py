@@ -106,7 +106,7 @@ def _ideal(group: RunGroup, base: RunGroup) -> float | None:
 def _note(results: ResultSet, bars: list[Bar]) -> str:
     sizes = [len(run) for group in results.timed_groups for run in group.windows_of_runs]
     runs = plural_of_several([len(group.windows_of_runs) for group in results.timed_groups], "run")
-    grey = " Grey: one process in other settings, and runs under a second name (A/A)."
+    grey = " Grey: one process in other settings, or under a second name."
     return f"n = {runs} of {plural_of_several(sizes, 'window')} a strategy." + grey * any(
         bar.is_reference for bar in bars
     )

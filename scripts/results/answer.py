@@ -79,7 +79,7 @@ class Answer:
 
     @property
     def baseline_sentence(self) -> str:
-        """It is 3.41 [3.36, 3.46] x single and 0.98 [0.90, 1.07] x single, all cores. In bf16: ..."""
+        """ddp is 3.41 [3.36, 3.46] x single and 0.98 [0.90, 1.07] x single, all cores. In bf16: ..."""
         bases = [base for base in self.results.plain_baselines if base is not self.best]
         over = [(base, self.results.ratio(self.best, base)) for base in bases]
         times = [f"{ratio.text()} x {base.label}" for base, ratio in over if ratio]
@@ -88,7 +88,7 @@ class Answer:
             for group in self.results.timed_groups_without_aa
             if group not in self.results.rankable_groups and (ratio := self.results.speedups.get(group.label))
         ]
-        sentences = [f"It is {join(times)}."] if times else []
+        sentences = [f"{self.best.label} is {join(times)}."] if times else []
         return " ".join([*sentences, *([f"In another precision: {'; '.join(apart)}."] if apart else [])])
 
     @property
@@ -217,7 +217,7 @@ def terminal_text(results: ResultSet) -> str:
     parts = [results.name, "No run has a throughput."]
     if answer := find_answer(results):
         runs = plural_of_several([len(group.windows_of_runs) for group in results.timed_groups], "run")
-        head = f"{results.name}: {describe_rows(results.ok_runs)}; {runs} a strategy"
+        head = f"{results.name}: {describe_rows(results.ok_runs)}; {runs} a strategy; [low, high]: 95 %"
         rows = [strategy_cells(results, group) for group in table_groups(results) if group.throughput]
         parts = [head, _table(rows), "\n".join(answer.terminal_lines)]
     warnings = [f"warning: {warning.line}" for warning in find_warnings(results)]
