@@ -126,7 +126,7 @@ class Loop:
         self.draw = [planner.interpreter_path(), "-m", module, "--results", results, *flags]
         self.results, self.child_runner = results, child_runner
         self.planned, self.total, self.open_ended = planned, total, open_ended
-        self.began, self.num_done, self.all_ok = time.monotonic(), 0, True
+        self.began, self.num_done, self.num_unfit, self.all_ok = time.monotonic(), 0, 0, True
 
     def run(self, rounds_to_run: Iterable[list[Run]]) -> int:
         """Each is taken when the one before is done. Returns the exit code."""
@@ -152,6 +152,7 @@ class Loop:
         if self.child_runner.signum:
             return
         folder, env = planner.create_run_folder(run, self.results, number)
+        self.num_unfit += bool(run.skip)
         self.all_ok &= start_launcher(run, folder, env, self.child_runner) == 0 or run.round == 0
 
     def _draw_so_far(self, round_number: int) -> None:
@@ -168,7 +169,7 @@ class Loop:
         drawn = self.child_runner.run(self.draw, after_signal=True, cwd=ROOT) == 0
         if (read_table(self.results, "runs").status == "ok").any():
             self.all_ok &= drawn
-        elif not self.child_runner.signum:
+        elif self.num_unfit and not self.child_runner.signum:
             print(NOTHING_TIMED, file=sys.stderr)
             self.all_ok = False
 
