@@ -71,7 +71,8 @@ def step_chart(results: ResultSet) -> Figure | None:
     axes.set_xlim(0, 1.01 * longest)
     draw_legend(figure, handles, names)
     num_steps = plural_of_several([*map(len, all_parts)], "step")
-    add_note(figure, f"n = {num_steps} a bar, after the timed windows. Without exposed communication: there is none, or it is in other parts.")
+    unseen = "Without exposed communication: there is none, or it is in other parts."
+    add_note(figure, f"n = {num_steps} a bar, after the timed windows. {unseen}")
     return figure
 
 
