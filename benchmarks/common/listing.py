@@ -1,11 +1,10 @@
 """The images of a folder of class folders, in ImageFolder's order, without a Python object for each. Needs no torch.
 
-Each entry is an image, or counted as left out, or refused by name. Ranks map an index in the cache folder, valid as
+Each entry is an image, or left out by its name, or refused. Ranks map an index in the cache folder, valid as
 long as no folder's ctime changes.
 """
 
 import bisect
-import collections
 import contextlib
 import hashlib
 import itertools
@@ -99,11 +98,10 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or name in SYSTEM_NAMES
 
 
-def why_left_out(name: str) -> str:
-    """'' for an image."""
-    if is_hidden(name):
-        return "hidden"
-    return "text" if name in TEXT_NAMES or name.lower().endswith(TEXT_ENDINGS) else ""
+def is_left_out(path: str) -> bool:
+    """Hidden or text, by its name."""
+    *_, name = names = path.split("/")
+    return any(map(is_hidden, names)) or name in TEXT_NAMES or name.lower().endswith(TEXT_ENDINGS)
 
 
 def format_names(names: Iterable[str]) -> str:
@@ -114,12 +112,11 @@ def format_names(names: Iterable[str]) -> str:
 
 
 class ImageListing:
-    """sizes: bytes. left_out: numbers by reason."""
+    """sizes: bytes."""
 
     def __init__(self, folder: Path, metadata: dict[str, str], arrays: Arrays):
         self.folder = folder
         self.classes: list[str] = json.loads(metadata["classes"])
-        self.left_out: dict[str, int] = json.loads(metadata["left_out"])
         self.sizes = arrays["sizes"]
         self._folders: list[str] = json.loads(metadata["folders"])  # with images
         # number of the first image of each, and of the one after the last
@@ -216,7 +213,6 @@ class _Folder(NamedTuple):
     time_ns: int
     images: list[tuple[bytes, int]]
     inner: list[str]
-    left_out: list[str]
     refused: list[str]
 
 
@@ -228,7 +224,7 @@ def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
     refused = top.refused + [os.fsdecode(name) for name, _ in top.images]
     if not classes and not refused:
         raise FileNotFoundError(f"Couldn't find any class folder in {folder}.")
-    left_out, times = collections.Counter(top.left_out), {"": top.time_ns}
+    times = {"": top.time_ns}
     folders: list[str] = []
     first: list[int] = []
     class_numbers: list[int] = []
@@ -239,7 +235,6 @@ def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
         for number, found in enumerate(bar):
             for one in sorted(found):
                 times[one.path] = one.time_ns
-                left_out.update(one.left_out)
                 refused += one.refused
                 if one.images:
                     folders.append(one.path)
@@ -253,7 +248,7 @@ def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
             + ", ".join(IMG_EXTENSIONS)
         )
     metadata = {"version": VERSION, "classes": json.dumps(classes), "folders": json.dumps(folders)}
-    metadata |= {"times": json.dumps(times), "left_out": json.dumps(left_out)}
+    metadata["times"] = json.dumps(times)
     arrays: Arrays = {
         "ends": numpy.cumsum(numpy.fromiter((len(name) for name, _ in files), numpy.int64, len(files))),
         "sizes": numpy.fromiter((size for _, size in files), numpy.int64, len(files)),
@@ -274,13 +269,13 @@ def _walk(folder: Path, name: str) -> Iterator[_Folder]:
 def _list_one(folder: Path, name: str) -> _Folder:
     path = os.path.join(folder, name)
     # the time before it is listed
-    found = _Folder(name, os.stat(path).st_ctime_ns, [], [], [], [])
+    found = _Folder(name, os.stat(path).st_ctime_ns, [], [], [])
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.is_dir() and not is_hidden(entry.name):
                 found.inner.append(entry.name)
-            elif reason := why_left_out(entry.name):
-                found.left_out.append(reason)
+            elif is_left_out(entry.name):
+                continue
             elif entry.is_file() and entry.name.lower().endswith(IMG_EXTENSIONS):
                 found.images.append((os.fsencode(entry.name), entry.stat().st_size))
             else:

@@ -4,15 +4,13 @@
 """
 
 import os
-from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import IMG_EXTENSIONS, ImageListing, format_names, list_images
-from scripts.data.entries import Count
 from scripts.data.options import CheckDataOptions
 
 EXPECTED_LAYOUT = (
@@ -21,14 +19,13 @@ EXPECTED_LAYOUT = (
 )
 
 
-@dataclass(frozen=True)
-class Counts:
-    """left_out: by the reason."""
-
+class Counts(NamedTuple):
     num_classes: int
     num_train_images: int
     num_val_images: int
-    left_out: Counter[str] = field(default_factory=Counter, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.num_classes} classes, {self.num_train_images} train images, {self.num_val_images} val images"
 
 
 def list_part(data: str, part: str) -> ImageListing:
@@ -52,8 +49,7 @@ def check_image_folder(path: str | os.PathLike) -> Counts:
     """Raises UserError for what training would not read."""
     data = os.fspath(path)
     if not os.path.isdir(data):
-        what = "is not a folder" if os.path.lexists(data) else "does not exist"
-        raise UserError(f"{data!r} {what}; set --data to a folder with train/<class>/ and val/<class>/")
+        raise UserError(f"{data!r} is no folder; set --data to one with train/<class>/ and val/<class>/")
     try:
         train, val = list_part(data, "train"), list_part(data, "val")
     except OSError as error:
@@ -63,7 +59,7 @@ def check_image_folder(path: str | os.PathLike) -> Counts:
             f"{data!r}: val/ has classes that train/ lacks: {format_names(unknown)}; "
             "remove them from val/ or add them to train/"
         )
-    return Counts(len(train.classes), len(train), len(val), Counter(train.left_out) + Counter(val.left_out))
+    return Counts(len(train.classes), len(train), len(val))
 
 
 def refuse_empty_files(folder: Path) -> None:
@@ -76,9 +72,5 @@ def main(options: CheckDataOptions) -> int:
     counts = check_image_folder(options.data)
     for part in ("train", "val"):
         refuse_empty_files(Path(options.data, part))
-    print(
-        f"{options.data!r}: {counts.num_classes} classes, {counts.num_train_images} train images, "
-        f"{counts.num_val_images} val images"
-    )
-    print(Count(counts.num_train_images + counts.num_val_images, left_out=counts.left_out).text())
+    print(f"{options.data!r}: {counts}")
     return 0

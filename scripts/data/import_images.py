@@ -3,30 +3,25 @@
     ./bench data import FROM TO
 
 FROM: a folder with Parquet files, WebDataset's tars, ILSVRC2012's tars and devkit, or a flat val folder. TO gets
-train/<class>/ and val/<class>/. After a kill the same command goes on.
+train/<class>/ and val/<class>/.
 """
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import fingerprint
 from scripts.data.check import check_image_folder
-from scripts.data.entries import Count
 from scripts.data.find_source import find_source
 from scripts.data.options import ImportOptions
 from scripts.data.write_shards import disk_errors, write_source
 
 
 def main(options: ImportOptions) -> int:
-    with disk_errors(options.source, options.to, "the same command goes on"):
-        source = find_source(options.source, options.classes)
-        counts = write_source(source, options.to)
-    total = Count(left_out=source.left_out)
-    for split, count in counts.items():
-        print(f"{options.to / split}: {count.num_images:,} images, {count.num_bytes:,} bytes")
-        total.add(count)
+    with disk_errors(options.source, options.to, "mend it, and start again"):
+        num_images = write_source(find_source(options.source, options.classes), options.to)
+    for split, number in num_images.items():
+        print(f"{options.to / split}: {number:,} images")
     try:
-        check_image_folder(options.to)
+        print(check_image_folder(options.to))
         print(f"fingerprint {fingerprint(options.to)}")
     except UserError as error:
         print(f"not complete yet: {error}")
-    print(total.text())
     return 0

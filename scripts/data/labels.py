@@ -5,7 +5,7 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
@@ -17,133 +17,95 @@ DEVKIT_ARCHIVE = "ILSVRC2012_devkit_t12.tar.gz"
 META, GROUND_TRUTH = "meta.mat", "ILSVRC2012_validation_ground_truth.txt"
 
 
-def read_text(path: Path) -> str:
+def read_lines(path: Path) -> list[str]:
     print(f"labels: {path}")
-    return path.read_text(encoding="utf-8-sig", errors="replace")  # Windows' editors put a mark before the text
+    text = path.read_text(encoding="utf-8-sig", errors="replace")  # Windows' editors put a mark before the text
+    return [line for line in text.splitlines() if line.strip()]
 
 
 def find_classes(folder: Path, given: Path | None) -> list[str]:
-    """The first word of each line of `given`, else of a list in the folder."""
-    found: dict[Path, list[str]] = {}
+    """The first word of each line of `given`, else of the first list in the folder; [] without. Raises UserError where
+    two classes have one name, as ImageNet's two kinds of crane."""
     for path in [given] if given else [folder / name for name in LIST_NAMES if (folder / name).is_file()]:
-        found[path] = [line.split()[0] for line in read_text(path).splitlines() if line.strip()]
-        refuse_equal_names(found[path], str(path))
-    lists = [*found.values()]
-    if any(one != lists[0] for one in lists):
-        raise UserError(f"{' and '.join(map(str, found))} have other classes; name by --classes the right one")
-    return lists[0] if lists else []
-
-
-def refuse_equal_names(classes: list[str], where: str) -> None:
-    """Two classes of one name, as ImageNet's two kinds of crane, would be merged."""
-    twice = [name for name, number in collections.Counter(classes).items() if number > 1]
-    if twice or not classes:
-        has = f"{format_names(twice)} twice" if twice else "none"
-        raise UserError(
-            f"{where} must have each class once, and has {has}; "
-            "give by --classes a list whose lines begin with their names"
-        )
+        classes = [line.split()[0] for line in read_lines(path)]
+        if twice := [name for name, number in collections.Counter(classes).items() if number > 1]:
+            raise UserError(
+                f"{path} must have each class once, and has {format_names(twice)} twice; "
+                "give by --classes a list whose lines begin with their names"
+            )
+        return classes
+    return []
 
 
 def devkit_classes(folder: Path) -> list[str]:
     """The wnid of each image of val, by its number from 1 on; [] without a devkit."""
-    files = _read_devkit(folder)
-    if not files:
+    archive = folder / DEVKIT_ARCHIVE
+    if not archive.is_file():
         return []
     import scipy.io
 
+    print(f"labels: {archive}")
     try:
-        synsets = scipy.io.loadmat(io.BytesIO(files[META]), squeeze_me=True)["synsets"]
+        with tarfile.open(archive, "r:gz") as opened:
+            contents = {
+                os.path.basename(member.name): file.read() for member in opened if (file := opened.extractfile(member))
+            }
+        synsets = scipy.io.loadmat(io.BytesIO(contents[META]), squeeze_me=True)["synsets"]
         rows = [synset.item() if hasattr(synset, "item") else synset for synset in synsets]
         wnid_of = {int(row[0]): str(row[1]) for row in rows}
-        return [wnid_of[int(line)] for line in files[GROUND_TRUTH].split()]
+        return [wnid_of[int(line)] for line in contents[GROUND_TRUTH].split()]
     except Exception as error:  # scipy's are of many types
-        raise UserError(f"{META} and {GROUND_TRUTH} of the devkit cannot be read ({type(error).__name__})") from None
-
-
-def _read_devkit(folder: Path) -> dict[str, bytes]:
-    """Of the archive, or the folder that was in it."""
-    found: dict[str, bytes] = {}
-    archive = folder / DEVKIT_ARCHIVE
-    try:
-        if archive.is_file():
-            with tarfile.open(archive, "r:gz") as opened:
-                for member in opened:
-                    name = member.name.rpartition("/")[2]
-                    if name in (META, GROUND_TRUTH) and (content := opened.extractfile(member)):
-                        found[name] = content.read()
-        else:
-            for path in [path for name in (META, GROUND_TRUTH) for path in folder.glob(f"*devkit*/data/{name}")]:
-                found[path.name] = path.read_bytes()
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise UserError(f"cannot read {archive}: {error}; is the download whole?") from None
-    if len(found) == 1:
-        raise UserError(f"the devkit in {folder} has no more than {found.popitem()[0]}; is it whole?")
-    if found:
-        print(f"labels: the devkit in {folder}")
-    return found
+        raise UserError(
+            f"cannot read {META} and {GROUND_TRUTH} of {archive} ({error!r}); is the download whole?"
+        ) from None
 
 
 def find_val_classes(folder: Path, paths: list[str]) -> dict[str, str]:
     """By path, from a table or the devkit."""
     for table in (folder / "val" / ANNOTATIONS, folder / ANNOTATIONS, folder / SOLUTION, folder / "val" / SOLUTION):
         if table.is_file():
-            return _classes_by_table(paths, _read_table(table), table)
+            return match(paths, stem, read_table(table), table)
     if classes := devkit_classes(folder):
-        return classes_by_number(paths, classes, f"{folder}/val")
+        return classes_by_number(paths, classes, folder / "val")
     raise UserError(
         f"nothing says which classes the {len(paths):,} images {format_names(paths)} are; put {ANNOTATIONS}, "
         f"Kaggle's {SOLUTION} or {DEVKIT_ARCHIVE} beside val/"
     )
 
 
-def classes_by_number(paths: Iterable[str], classes: list[str], where: str) -> dict[str, str]:
-    """By the number at the end of a name. classes: of the numbers from 1 on."""
-    path_of: dict[int, str] = {}
-    wrong = []
-    for path in paths:
-        digits = re.search(r"\d+$", os.path.splitext(path)[0])
-        number = int(digits[0]) if digits else 0
-        if number in path_of or not 0 < number <= len(classes):
-            wrong.append(path)
-        path_of[number] = path
-    missing = [number for number in range(1, len(classes) + 1) if number not in path_of]
-    if wrong or missing:
-        raise UserError(
-            f"{where}: the devkit labels the images 1 to {len(classes):,} by the number in the name; "
-            f"not there: {missing[:3]} of {len(missing):,}; cannot be placed: {format_names(wrong) or 'none'}"
-        )
-    return {path: classes[number - 1] for number, path in path_of.items()}
+def stem(path: str) -> str:
+    return os.path.splitext(os.path.basename(path))[0]
 
 
-def _read_table(path: Path) -> dict[str, str]:
-    """The class of each image by its name. A line is `val_0.JPEG<tab>n03444034<tab>...`, or
+def number_in(path: str) -> str:
+    """At the end of the stem; without one, the stem."""
+    digits = re.search(r"\d+$", stem(path))
+    return str(int(digits[0])) if digits else stem(path)
+
+
+def classes_by_number(paths: Sequence[str], classes: list[str], where: object) -> dict[str, str]:
+    """classes: of the numbers from 1 on."""
+    return match(paths, number_in, [(str(number), name) for number, name in enumerate(classes, 1)], where)
+
+
+def read_table(path: Path) -> list[tuple[str, str]]:
+    """Stem and class of each image. A line is `val_0.JPEG<tab>n03444034<tab>...`, or
     `ILSVRC2012_val_00048981,n03995372 85 1 499 272`."""
-    found: dict[str, str] = {}
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        name, *rest = re.split(r"[,\t]" if path.suffix == ".csv" else r"\t", line)
-        if not line.strip() or name == "ImageId":
-            continue
-        if not rest or not rest[0].strip():
-            raise UserError(f"{path}, line {number}: it must have an image, a tab and its class")
-        if name in found:
-            raise UserError(f"{path}, line {number}: {name!r} is there twice; remove the wrong line")
-        found[name] = rest[0].split()[0]
-    return found
+    words = [re.split(r"[,\t]", line) for line in read_lines(path)]
+    if short := [row[0] for row in words if not "".join(row[1:2]).strip()]:
+        raise UserError(f"{path}: no class of {format_names(short)}; a line must have an image, a tab and its class")
+    return [(stem(row[0]), row[1].split()[0]) for row in words if row[0] != "ImageId"]
 
 
-def _classes_by_table(paths: list[str], table: dict[str, str], where: Path) -> dict[str, str]:
-    """By name, with or without its ending."""
-    found, rows = {}, dict(table)
-    for path in paths:
-        name = os.path.basename(path)
-        key = name if name in table else os.path.splitext(name)[0]
-        if key not in rows:
-            raise UserError(f"{where} does not have the class of {name!r} once; mend its line, or move the image away")
-        found[path] = rows.pop(key)
-    if rows:
+def match(
+    paths: Sequence[str], key: Callable[[str], str], table: Sequence[tuple[str, str]], where: object
+) -> dict[str, str]:
+    """The class by path. Raises UserError unless each image has one line, and each line an image."""
+    class_of, keys = dict(table), [key(path) for path in paths]
+    of_paths, of_table = collections.Counter(keys), collections.Counter(name for name, _ in table)
+    if wrong := [name for name in {*keys, *class_of} if not of_paths[name] == of_table[name] == 1]:
         raise UserError(
-            f"{where} has {len(table):,} images; not there ({len(rows):,}): {format_names(rows)}; "
-            "is the folder whole? Else remove their lines"
+            f"{where}: {len(paths):,} images and {len(table):,} labels do not match: {format_names(wrong)}; "
+            "is the folder whole, and nothing there twice?"
         )
-    return found
+    return {path: class_of[name] for path, name in zip(paths, keys, strict=True)}

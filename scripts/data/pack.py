@@ -3,8 +3,8 @@
     ./bench data pack --data data/imagenet-mini --pack full
 
 full holds every pixel (ImageNet: about 700 GB); 256 the images shrunk to 256 pixels on the shorter side (350 GB);
-jpeg256 those as JPEGs of quality 90 (31 GB). Only full trains on the same pixels as the folder. After a kill the same
-command goes on; a packed file of these images is kept.
+jpeg256 those as JPEGs of quality 90 (31 GB). Only full trains on the same pixels as the folder. A packed file of these
+images is kept.
 """
 
 import functools
@@ -27,7 +27,6 @@ from benchmarks.common.listing import (
     ALIGNED,
     Arrays,
     ArrayShapes,
-    DamagedFile,
     ImageListing,
     file_header,
     fingerprint,
@@ -35,14 +34,13 @@ from benchmarks.common.listing import (
     list_images,
 )
 from benchmarks.common.machine import num_cores
-from benchmarks.common.packed import FILE_KIND, SPLITS, VERSION, PackedSource, pack_path
+from benchmarks.common.packed import FILE_KIND, SPLITS, VERSION, open_pack, pack_path
 from scripts.data.check import check_image_folder
 from scripts.data.options import PackOptions
-from scripts.data.write_shards import MAX_THREADS, disk_errors, open_workshop, read_journal, write_journal
+from scripts.data.write_shards import MAX_THREADS, disk_errors, make_workshop
 from scripts.shared.commands import bench_command
 
-WORKSHOP = ".packing"  # beside the packed files
-NUM_TOGETHER = 256  # images that a kill loses
+NUM_TOGETHER = 256  # images in memory
 HEADER_BYTES = 1 << 20  # its length is known at the end: 21,841 classes take 0.6 MB
 SHORT_SIDE, QUALITY = 256, 90  # pixels; of JPEGs
 Row = list[int]
@@ -55,71 +53,51 @@ def main(options: PackOptions) -> None:
     folder = pack_path(config, "train").parent
     with disk_errors(root, folder, "mend it, or give another folder by PACKED, and run ./bench data pack again"):
         of_images = fingerprint(root)
-        todo = [split for split in SPLITS if not is_complete(pack_path(config, split), of_images)]
+        todo = [split for split in SPLITS if not is_packed(config, split, of_images)]
         if not todo:
             return
-        with open_workshop(folder / WORKSHOP) as workshop:
+        with make_workshop(folder / ".packing") as workshop:
             for split in todo:
-                metadata = {"kind": config.pack, "part": split, "fingerprint": of_images}
-                unfinished = pack_images(list_images(root / split), workshop / split, metadata)
+                unfinished, metadata = workshop / split, {"kind": config.pack, "part": split, "fingerprint": of_images}
+                pack_images(list_images(root / split), unfinished, metadata)
                 os.replace(unfinished, pack_path(config, split))
     print(f"fingerprint {of_images}")
     print(f"train on it: {bench_command('run single', data=options.data)} -- --loader packed --pack {config.pack}")
 
 
-def is_complete(path: Path, of_images: str) -> bool:
-    """Raises UserError for a file of other images where PACKED names the folder: it may be another data set's."""
+def is_packed(config: Config, split: str, of_images: str) -> bool:
+    path = pack_path(config, split)
     if not path.exists():
         return False
     try:
-        pack = PackedSource(path)
-    except (OSError, DamagedFile) as error:
-        print(f"{path} is written anew: {error}")
-        return False
-    if (pack.metadata.get("fingerprint"), pack.metadata.get("part")) == (of_images, path.stem):
-        print(f"{path} is there: {len(pack)} images")
+        print(f"{path} is there: {len(open_pack(config, split, of_images))} images")
         return True
-    if os.environ.get("PACKED"):
-        raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
-    print(f"{path} is of other images, and is written anew")
-    return False
+    except UserError as error:
+        print(error)
+        return False
 
 
-def pack_images(listing: ImageListing, path: Path, metadata: dict[str, str]) -> Path:
-    """All of them, after those that the journal beside `path` has, in one file, which is returned."""
-    unfinished, journal = path.with_suffix(".safetensors"), path.with_suffix(".journal")
-    begun, written = read_journal(journal)
-    rows: list[Row] = [row for lines in written for row in lines] if begun == metadata else []
-    write_journal(journal, [metadata, *(written if rows else [])])
-    unfinished.touch()
-    if rows:
-        print(f"going on after {len(rows):,} images")
+def pack_images(listing: ImageListing, path: Path, metadata: dict[str, str]) -> None:
+    rows: list[Row] = []
+    begin, num_images = 0, len(listing)
     with (
-        open(unfinished, "r+b") as file,
-        open(journal, "a") as notes,
+        open(path, "wb") as file,
         ThreadPoolExecutor(min(MAX_THREADS, num_cores())) as pool,
-        tqdm(desc=f"packing {path.name}", total=len(listing), initial=len(rows), disable=None) as bar,
+        tqdm(desc=f"packing {path.name}", total=num_images, disable=None) as bar,
     ):
-        file.truncate(HEADER_BYTES + (rows[-1][1] if rows else 0))
-        file.seek(0, os.SEEK_END)
-        while len(rows) < len(listing):
-            paths = [listing.path(number) for number in range(len(rows), min(len(rows) + NUM_TOGETHER, len(listing)))]
-            packed: list[Row] = []
+        file.seek(HEADER_BYTES)
+        for first in range(0, num_images, NUM_TOGETHER):
+            paths = map(listing.path, range(first, min(first + NUM_TOGETHER, num_images)))
             for stored, height, width in pool.map(functools.partial(encode, kind=metadata["kind"]), paths):
-                begin = file.tell() - HEADER_BYTES
                 file.write(stored)
-                packed.append([begin, begin + len(stored), height, width, zlib.crc32(stored)])
-            file.flush()
-            notes.write(json.dumps(packed) + "\n")
-            notes.flush()
-            rows += packed
-            bar.update(len(packed))
+                rows.append([begin, begin + len(stored), height, width, zlib.crc32(stored)])
+                begin += len(stored)
+                bar.update()
         write_tables(file, metadata, listing, rows)
-    size = unfinished.stat().st_size
-    print(f"{path.name}: {len(rows):,} images of {len(listing.classes):,} classes, {size / 1e9:.3g} GB")
+    size = path.stat().st_size
+    print(f"{path.name}: {num_images:,} images of {len(listing.classes):,} classes, {size / 1e9:.3g} GB")
     if bad := [listing.path(number) for number, row in enumerate(rows) if row[0] == row[1]]:
         print(f"  warning: {len(bad)} not readable: {format_names(bad)}; a run that meets one of them says so")
-    return unfinished
 
 
 def encode(path: str, kind: str) -> tuple[bytes, int, int]:

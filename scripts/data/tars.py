@@ -1,6 +1,6 @@
 """Images in tar files: WebDataset's shards, and ILSVRC2012's tars, of which that of train holds a tar a class.
 
-Bytes are read by their place; nothing is extracted.
+Nothing is extracted.
 """
 
 import itertools
@@ -9,124 +9,77 @@ import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import is_hidden, why_left_out
-from scripts.data.entries import Entry, checked_class, class_of_label, file_name, image_entry, refuse, without_image
+from benchmarks.common.listing import is_left_out
+from scripts.data.entries import NamedImage, checked_class, class_of_label, file_name, named_image
 from scripts.data.labels import classes_by_number
 
 MAX_END_BYTES = tarfile.RECORDSIZE + tarfile.BLOCKSIZE  # of zeros at the end of an archive
-LINK = "is a link or a sparse file: make the tar again with --dereference --hard-dereference"
 
 
-class Member(NamedTuple):
-    """begin: the place of its first byte in the archive's file."""
-
-    name: str
-    begin: int
-    size: int
-    is_file: bool
-
-
-def read_members(file: BinaryIO, shard_name: str, begin: int = 0, end: int | None = None) -> Iterator[Member]:
-    """Without folders. begin, end: bytes of `file`; None: its end. Raises UserError for a name that leads out of the
-    folder, and for an archive that is damaged or goes on after its end: a download whose space was allocated ends in
-    zeros, which is how an archive ends."""
-    end = os.fstat(file.fileno()).st_size if end is None else end
-    file.seek(begin)
+def read_members(path: Path, where: str, begin: int = 0) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """Of the archive that begins at this byte: files that are neither hidden nor text. Raises UserError for a name that
+    leads out of the folder, and for an archive that is damaged."""
     try:
-        with tarfile.open(fileobj=file, mode="r:") as archive:
-            while found := archive.next():
-                if found.offset_data + found.size > end:
-                    raise UserError(f"{shard_name} is cut off in {found.name!r}; is the download whole?")
-                file_name(found.name, shard_name)
-                if not found.isdir():
-                    is_file = found.isfile() and not found.issparse()
-                    yield Member(found.name, found.offset_data, found.size, is_file)
-            place = archive.offset
-    except (tarfile.TarError, ValueError) as error:
-        raise UserError(f"{shard_name} cannot be read: {error}; is the download whole, and no .gz?") from None
-    rest = read_at(file, place, max(end - place, 0))
-    if not rest or len(rest) > MAX_END_BYTES or any(rest):
-        raise UserError(f"{shard_name} ends after {place - begin} of its {end - begin} bytes; is the download whole?")
+        with open(path, "rb") as file:
+            file.seek(begin)
+            with tarfile.open(fileobj=file, mode="r:") as archive:
+                for member in archive:
+                    file_name(member.name, where)
+                    if not member.isdir() and not is_left_out(member.name):
+                        yield archive, member
+                # a download whose space was allocated ends in zeros, which is how an archive ends
+                if begin == 0 and path.stat().st_size - archive.offset > MAX_END_BYTES:
+                    raise UserError(
+                        f"{where} ends after {archive.offset} bytes, and zeros follow; is the download whole?"
+                    )
+    except (tarfile.TarError, ValueError, KeyError) as error:
+        raise UserError(f"{where} cannot be read: {error}; is the download whole, and no .gz?") from None
 
 
-def read_at(file: BinaryIO, begin: int, size: int) -> bytes:
-    return os.pread(file.fileno(), size, begin)
+def content_of(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    """Of a link, what it leads to; nothing of a device."""
+    file = archive.extractfile(member)
+    return file.read() if file else b""
 
 
-def read_webdataset(path: Path, shard_name: str, classes: list[str]) -> Iterator[Entry]:
-    """A sample: neighbours of one name, an image and a .cls."""
-    with open(path, "rb") as file:
-        hidden: list[Entry] = []
-
-        def visible() -> Iterator[Member]:  # macOS puts hidden files between the parts of a sample
-            for member in read_members(file, shard_name):
-                if any(map(is_hidden, member.name.split("/"))):
-                    hidden.append(Entry(member.name, left_out="hidden"))
-                else:
-                    yield member
-
-        for key, parts in itertools.groupby(visible(), lambda member: os.path.splitext(member.name)[0]):
-            yield read_sample(file, key, [*parts], classes, shard_name)
-        yield from hidden
-
-
-def read_sample(file: BinaryIO, key: str, parts: list[Member], classes: list[str], shard_name: str) -> Entry:
-    """Text beside its label, such as .json, is not read."""
-    labels = [part for part in parts if part.name.lower().endswith(".cls")]
-    images = [part for part in parts if part not in labels and not why_left_out(os.path.basename(part.name))]
-    if links := [part.name for part in parts if not part.is_file]:
-        return Entry(links[0], refused=LINK)
-    if not labels and not images:
-        return Entry(key, left_out="text")
-    if len(labels) != 1 or len(images) != 1:
-        return Entry(key, refused="is no sample: that is one image and one .cls of the same name, one after the other")
-    (label,), (image,) = labels, images
-    text = read_at(file, label.begin, label.size).decode(errors="replace").strip()
-    number = int(text) if re.fullmatch("-?[0-9]+", text) else text
-    named = class_of_label(number, classes, f"{shard_name}: {label.name!r}")
-    return image_entry(image.name, named, read_at(file, image.begin, image.size), f"{shard_name}: {key!r}.cls")
+def read_webdataset(path: Path, where: str, classes: list[str]) -> Iterator[NamedImage]:
+    """A sample: neighbours of one name, an image and a .cls. Text beside them, such as .json, is not read."""
+    files = ((member.name, content_of(archive, member)) for archive, member in read_members(path, where))
+    for key, of_sample in itertools.groupby(files, lambda file: os.path.splitext(file[0])[0]):
+        parts = [*of_sample]
+        labels = [content for name, content in parts if name.lower().endswith(".cls")]
+        images = [(name, content) for name, content in parts if not name.lower().endswith(".cls")]
+        if len(labels) != 1 or len(images) != 1:
+            raise UserError(
+                f"{where}: {key!r} is no sample: that is one image and one .cls of the same name, one after the other"
+            )
+        text = labels[0].decode(errors="replace").strip()
+        label = int(text) if re.fullmatch("-?[0-9]+", text) else text
+        (name, content), label_file = images[0], f"{where}: {key!r}.cls"
+        yield named_image(name, class_of_label(label, classes, label_file), content, label_file)
 
 
 def list_class_tars(path: Path) -> list[tuple[str, int, int]]:
     """(class, first byte, bytes) in ILSVRC2012_img_train.tar."""
-    found: list[tuple[str, int, int]] = []
-    refused: list[Entry] = []
-    with open(path, "rb") as file:
-        for member in read_members(file, path.name):
-            stem, ending = os.path.splitext(file_name(member.name, path.name))
-            if without_image(member.name):
-                continue
-            if ending == ".tar":
-                found.append((checked_class(stem, path.name), member.begin, member.size))
-            else:
-                refused.append(Entry(member.name, refused="is no tar of a class"))
-    refuse(refused, path.name)
+    found = []
+    for _, member in read_members(path, path.name):
+        stem, ending = os.path.splitext(file_name(member.name, path.name))
+        if ending != ".tar":
+            raise UserError(f"{path.name}: {member.name!r} is no tar of a class")
+        found.append((checked_class(stem, path.name), member.offset_data, member.size))
     return found
 
 
-def read_class_tar(path: Path, shard_name: str, named: str, begin: int = 0, size: int | None = None) -> Iterator[Entry]:
-    """A file, or size bytes from begin on of the tar of train."""
-    with open(path, "rb") as file:
-        for member in read_members(file, shard_name, begin, None if size is None else begin + size):
-            yield member_entry(file, member, named, shard_name)
+def read_class_tar(path: Path, where: str, class_name: str, begin: int = 0) -> Iterator[NamedImage]:
+    """A file, or from byte `begin` on in the tar of train."""
+    for archive, member in read_members(path, where, begin):
+        yield named_image(member.name, class_name, content_of(archive, member), where)
 
 
-def member_entry(file: BinaryIO, member: Member, named: str, shard_name: str) -> Entry:
-    if reason := without_image(member.name):
-        return Entry(member.name, left_out=reason)
-    if not member.is_file:
-        return Entry(member.name, refused=LINK)
-    return image_entry(member.name, named, read_at(file, member.begin, member.size), shard_name)
-
-
-def read_flat_tar(path: Path, classes: list[str]) -> Iterator[Entry]:
+def read_flat_tar(path: Path, classes: list[str]) -> Iterator[NamedImage]:
     """ILSVRC2012_img_val.tar. classes: by the number in the name."""
-    with open(path, "rb") as file:
-        members = [*read_members(file, path.name)]
-        names = [member.name for member in members if not without_image(member.name)]
-        class_of = classes_by_number(names, classes, path.name)
-        for member in members:
-            yield member_entry(file, member, class_of.get(member.name, ""), path.name)
+    class_of = classes_by_number([member.name for _, member in read_members(path, path.name)], classes, path.name)
+    for archive, member in read_members(path, path.name):
+        yield named_image(member.name, class_of[member.name], content_of(archive, member), path.name)

@@ -87,21 +87,9 @@ def test_a_second_pack_keeps_a_file_of_these_images_and_replaces_others(own_data
     assert path.stat().st_mtime_ns == written and f"is there: {NUM_TRAIN} images" in capsys.readouterr().out
     path.write_bytes(path.read_bytes()[:-1])
     make(own_data)
-    assert "is written anew" in capsys.readouterr().out and len(PackedSource(path)) == NUM_TRAIN
+    assert "cannot be used" in capsys.readouterr().out and len(PackedSource(path)) == NUM_TRAIN
     draw_images(own_data / "train", NUM_TRAIN + 4, seed=0)  # four more
     assert len(PackedSource(make(own_data))) == NUM_TRAIN + 4
-
-
-def test_two_data_sets_do_not_overwrite_each_others_packs(own_data, tmp_path, monkeypatch):
-    shared, other = tmp_path / "a large disk", tmp_path / "other images"
-    for part, num_images in (("train", 8), ("val", 4)):
-        draw_images(other / part, num_images, seed=2)
-    monkeypatch.setenv("PACKED", str(shared))
-    make(own_data)
-    written = (shared / "full" / "train.safetensors").read_bytes()
-    with pytest.raises(UserError, match=r"train.safetensors is of other images; give another folder by PACKED"):
-        make(other)
-    assert (shared / "full" / "train.safetensors").read_bytes() == written
 
 
 def test_files_that_are_cut_off_or_of_other_images_are_refused(own_data, monkeypatch, tmp_path):
@@ -130,16 +118,3 @@ def test_files_that_are_cut_off_or_of_other_images_are_refused(own_data, monkeyp
     assert "val.safetensors cannot be used: it is of other images than train" in problem(own_data)
     path.with_name("val.safetensors").write_bytes(val)
     packed_loaders(own_data)  # the packed files alone are enough
-
-
-def test_a_killed_pack_goes_on(own_data, monkeypatch, capsys):
-    whole = make(own_data).read_bytes()
-    shutil.rmtree(own_data / "packed")
-    monkeypatch.setattr(pack, "NUM_TOGETHER", 4)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(pack, "write_tables", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        make(own_data)
-    journal = own_data / "packed/full" / pack.WORKSHOP / "train.journal"
-    journal.write_text(journal.read_text()[:-20])
-    assert make(own_data).read_bytes() == whole
-    assert f"going on after {NUM_TRAIN - 4} images" in capsys.readouterr().out
