@@ -24,7 +24,6 @@ from benchmarks.common.config import (
 )
 from benchmarks.common.errors import UserError
 from benchmarks.common.strategy import Layout
-from scripts.memory.group_memory import free_group_memory_bytes
 from scripts.memory.options import MemoryOptions
 from scripts.shared import gpus, strategy_list
 
@@ -46,9 +45,7 @@ def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int, only_gpu_m
     memory_bytes = gpus.gpu_memory_bytes(ranks_here)
     if memory_bytes is None:
         return [""] * len(cases)
-    free_bytes = math.inf
-    if not only_gpu_memory:
-        free_bytes = min(psutil.virtual_memory().available, free_group_memory_bytes())
+    free_bytes = math.inf if only_gpu_memory else psutil.virtual_memory().available
     # rounds differ in their seed
     cases = [case._replace(config=dataclasses.replace(case.config, seed=0)) for case in cases]
     reasons = {}
@@ -127,7 +124,7 @@ def why_not_fitting(
             f"needs {need / 1e9:.1f} GB on one device, of {memory_bytes / 1e9:.1f} less {RESERVED_BYTES / 1e9:.1f} for "
             "CUDA itself"
         )
-        return f"{why}; {describe_remedy(config, layout_of, num_devices, limit)}" if with_remedy else why
+        return f"{why}; {describe_remedy(config, layout, limit)}" if with_remedy else why
     waiting = loader_bytes(config, layout, num_nodes)
     if waiting > free_bytes:
         fit = int(machine.resolve_num_workers(config.workers, on_gpu=True) * free_bytes / waiting)
@@ -138,68 +135,26 @@ def why_not_fitting(
     return ""
 
 
-def describe_remedy(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> str:
-    """The largest batch, and the cut or micro-batches with which this one fits."""
-    batch, option = largest_batch(config, layout_of, num_devices, limit_bytes), "--global-batch"
-    layout = layout_of(config, num_devices)
+def describe_remedy(config: Config, layout: Layout, limit_bytes: float) -> str:
+    batch, option = largest_batch(config, layout, limit_bytes), "--global-batch"
     if config.batch_per_device:
         batch, option = batch_of_device(batch, layout), "--batch-per-device"
-    remedies = [f"the largest batch that fits by this forecast is {option} {batch}" if batch else "no batch fits"]
-    if layout.devices_per_shard == 2:
-        cut = best_cut(config, layout)
-        if fits(dataclasses.replace(config, cut=cut), layout, limit_bytes):
-            remedies.append(f"--cut {cut}")
-    for micro in range(max(layout.num_microbatches + 1, layout.devices_per_shard), config.global_batch + 1):
-        if config.global_batch % micro:
-            continue
-        finer = dataclasses.replace(config, microbatches=micro, pipeline_schedule="1f1b")
-        divided = layout_of(finer, num_devices)
-        if divided == layout:  # a strategy without micro-batches
-            break
-        if fits(finer, divided, limit_bytes):
-            remedies.append(f"--microbatches {micro} --pipeline-schedule 1f1b")
-            break
-    return "; or ".join(remedies)
+    return f"the largest batch that fits by this forecast is {option} {batch}" if batch else "no batch fits"
 
 
-def fits(config: Config, layout: Layout, limit_bytes: float) -> bool:
-    """False where the step cannot be at all."""
-    from scripts.memory.memory_forecast import peak_bytes
-
-    with contextlib.suppress(UserError):
-        return peak_bytes(config, layout) <= limit_bytes
-    return False
-
-
-def best_cut(config: Config, layout: Layout) -> int:
-    """A later cut has more on the first device."""
-    from scripts.memory.memory_forecast import forecast, num_blocks
-
-    def of(cut: int) -> list[int]:
-        return [need.peak for need in forecast(dataclasses.replace(config, cut=cut), layout)]
-
-    cuts = range(1, num_blocks(config))
-    at = bisect.bisect(cuts, 0, key=lambda cut: of(cut)[0] - of(cut)[1])
-    return min(cuts[max(0, at - 1) : at + 1], key=lambda cut: max(of(cut)))
-
-
-def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> int:
+def largest_batch(config: Config, layout: Layout, limit_bytes: float) -> int:
     """0: none fits."""
     from scripts.memory.memory_forecast import peak_bytes
 
-    layout = layout_of(config, num_devices)
     unit = layout.num_shards * layout.num_microbatches
-
-    def of(units: int) -> Config:
-        return dataclasses.replace(config, global_batch=units * unit)
 
     def peak(units: int) -> int:
         with contextlib.suppress(UserError):  # too few images for a step
-            return peak_bytes(of(units), layout)
+            return peak_bytes(dataclasses.replace(config, global_batch=units * unit), layout)
         return 0
 
     units = bisect.bisect(range(1, config.global_batch // unit + 1), limit_bytes, key=peak)
-    return unit * units if units and fits(of(units), layout, limit_bytes) else 0
+    return unit * units if units and peak(units) else 0
 
 
 def batch_of_device(global_batch: int, layout: Layout) -> int:

@@ -23,7 +23,7 @@ from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.loader import IMAGENET_CLASSES
 from benchmarks.common.model import draw_model, residual_blocks, state_of_zeros
-from benchmarks.common.stages import blocks_of, find_cuts, flops_and_shapes, stages_at
+from benchmarks.common.stages import find_cuts, flops_and_shapes, stages_at
 from benchmarks.common.strategy import Layout
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -199,8 +199,3 @@ def prefetched_bytes(config: Config, layout: Layout) -> int:
         return 0
     num_images = config.global_batch // (1 if layout.one_process_loads else layout.num_shards)
     return (config.prefetch + 1) * num_images * 3 * config.image_size**2
-
-
-def num_blocks(config: Config) -> int:
-    with torch.device("meta"):
-        return len(blocks_of(draw_model(config, IMAGENET_CLASSES)))

@@ -1,6 +1,5 @@
 """This machine: GPUs, cores, memory, compilers, and the facts by which runs are told apart."""
 
-import math
 import os
 import re
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ from torch._inductor.cpp_builder import cpp_compiler_search
 from benchmarks.common import machine
 from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.machine import host, prepare_compiler, usable_gpus
-from scripts.memory.group_memory import free_group_memory_bytes
 
 # --- GPUs -----------------------------------------------------------------------------------------------------------
 
@@ -94,23 +92,17 @@ def test_gpus_that_cannot_be_used_get_a_sentence(gpu_machine, cuda, visible, nam
 
 QUOTAS = {"a/cpu.max": "250000 100000", "a/b/cpu.max": "max 100000", "cpu.max": "400000 100000"}
 QUOTAS |= {"cpu,cpuacct/cpu.cfs_quota_us": "50000", "cpu,cpuacct/cpu.cfs_period_us": "100000"}
-LIMITS = {"memory.max": "900", "memory.current": "500", "memory.stat": "anon 30\nactive_file 7\ninactive_file 300"}
-LIMITS |= {"memory/memory.limit_in_bytes": "700", "memory/memory.usage_in_bytes": "500"}
-LIMITS |= {"memory/memory.stat": "inactive_file 9\ntotal_inactive_file 100"}
 
 
 @pytest.mark.parametrize(
-    ("ask", "files", "membership", "found"),
+    ("files", "membership", "found"),
     [
-        (machine.num_cores, QUOTAS, "0::/a/b", 2),
-        (machine.num_cores, QUOTAS, "3:memory:/x\n2:cpu,cpuacct:/of/the/host\n0::/", 1),  # version 1
-        (machine.num_cores, {}, "0::/", 8),
-        (free_group_memory_bytes, LIMITS, "0::/", 700),
-        (free_group_memory_bytes, LIMITS, "4:memory:/of/the/host\n0::/", 300),  # version 1
-        (free_group_memory_bytes, {}, "0::/", math.inf),
+        (QUOTAS, "0::/a/b", 2),
+        (QUOTAS, "3:memory:/x\n2:cpu,cpuacct:/of/the/host\n0::/", 1),  # version 1
+        ({}, "0::/", 8),
     ],
 )
-def test_a_container_may_have_less_than_its_machine(tmp_path, monkeypatch, ask, files, membership, found):
+def test_a_container_may_have_less_than_its_machine(tmp_path, monkeypatch, files, membership, found):
     (tmp_path / "own").write_text(membership)
     for name, text in files.items():
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +110,7 @@ def test_a_container_may_have_less_than_its_machine(tmp_path, monkeypatch, ask, 
     monkeypatch.setattr(machine, "CONTROL_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(machine, "MEMBERSHIP", tmp_path / "own")
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert ask() == found
+    assert machine.num_cores() == found
 
 
 def test_who_cannot_compile_is_told_what_is_missing(monkeypatch, tmp_path):
