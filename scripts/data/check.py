@@ -49,7 +49,9 @@ def check_image_folder(path: str | os.PathLike) -> Counts:
     """Raises UserError for what training would not read."""
     data = os.fspath(path)
     if not os.path.isdir(data):
-        raise UserError(f"{data!r} is no folder; set --data to one with train/<class>/ and val/<class>/")
+        raise UserError(
+            f"{data!r} does not exist, or is no folder; set --data to one with train/<class>/ and val/<class>/"
+        )
     try:
         train, val = list_part(data, "train"), list_part(data, "val")
     except OSError as error:

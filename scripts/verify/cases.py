@@ -94,8 +94,9 @@ def cases_of_set(request: Request, results: Path, num_steps: int, data: str = ""
         if unreadable := unreadable_images(requested["loader"], requested["pack"]):
             print_warning(f"{requested['strategy']} with {unreadable} is not proved: no reference reads its images")
         else:
-            check_machine(results, requested, resolved)
-            proofs.append(_case_of_settings(request, results, requested, num_steps, data))
+            run = _case_of_settings(request, requested, num_steps, data)
+            check_machine_and_images(results, requested, resolved, run)
+            proofs.append(run)
     return _without_duplicates(proofs)
 
 
@@ -109,44 +110,35 @@ def check_ran(results: Path, runs: "pandas.DataFrame", strategies: Iterable[str]
             raise UserError(f"{results} has no ok run of {name}, so that nothing of it would be proved; {again}")
 
 
-def check_machine(results: Path, requested: Half, resolved: Half) -> None:
-    """Where a run had other GPUs and ranks, raises UserError."""
-    num_gpus, on_gpus = machine.num_gpus(), resolved.get("device") == "cuda"
-    ranks, nodes = requested["ranks"], requested["nodes"]
-    # of one that cannot span nodes, ranks is what one node has
-    possible = [strategy_list.total_ranks_and_nodes(requested["strategy"], here) for here in (ranks // nodes, ranks)]
-    if on_gpus != (num_gpus > 0) or 0 < num_gpus < ranks // nodes or (ranks, nodes) not in possible:
-        raise UserError(
-            f"{results} has {requested['strategy']} on {'GPUs' if on_gpus else 'CPUs'}, {ranks} ranks, {nodes} nodes, "
-            f"and here are {num_gpus} GPUs; prove it where it ran, with the same NNODES, HOSTS or nodes of a Slurm "
-            "job, or name other strategies"
-        )
+def check_machine_and_images(results: Path, requested: Half, resolved: Half, run: Run) -> None:
+    """Where a run had others than its proof would have, raises UserError."""
+    measured = {**requested, "device": resolved.get("device")}
+    here = {**run.requested, "device": "cuda" if machine.num_gpus() else "cpu"}
+    for name in ("device", "ranks", "nodes", *IMAGE_FIELDS):
+        if measured.get(name) not in ("", None, here[name]):
+            raise UserError(
+                f"{results} has {run.strategy} with {name} {measured[name]}, and here it is {here[name]}; "
+                "prove it where it ran, with the same NNODES, HOSTS or nodes of a Slurm job, set --data to its images, or "
+                "name other strategies"
+            )
 
 
-def _case_of_settings(request: Request, results: Path, requested: Half, num_steps: int, data: str) -> Run:
+def _case_of_settings(request: Request, requested: Half, num_steps: int, data: str) -> Run:
     config = Config(**{name: requested[name] for name in FIELDS if name in requested})
     config = dataclasses.replace(config, data=data or config.data)
-    run = _proof_run(request, requested["strategy"], config, requested["ranks"] // requested["nodes"], num_steps)
-    for name in IMAGE_FIELDS:
-        measured, here = requested.get(name), run.requested[name]
-        if measured not in ("", None, here):
-            raise UserError(
-                f"{config.data} ({name} {here}) proves other images than {results} was measured with ({measured}); "
-                "set --data to these"
-            )
-    return run
+    return _proof_run(request, requested["strategy"], config, requested["ranks"] // requested["nodes"], num_steps)
 
 
 def cases_of_request(request: Request, num_steps: int) -> list[Run]:
     config = load_config(request.flags)
     if unreadable := unreadable_images(config.loader, config.pack):
         raise UserError(f"no reference reads the images of {unreadable}; leave --loader out")
-    preflight.check_ranks([config], [request.ranks_here])
     strategies = strategy_list.parse_strategies(request.strategies)
     return _without_duplicates(_proof_run(request, name, config, request.ranks_here, num_steps) for name in strategies)
 
 
 def _proof_run(request: Request, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
+    preflight.check_ranks([config], [ranks_here])
     if config.loader == "packed":
         check_image_folder(config.data)  # the reference reads the files
     exact = sums_are_exact(strategy_list.total_ranks_and_nodes(strategy, ranks_here)[0])

@@ -62,7 +62,7 @@ def test_empty_files_are_refused(tree, capsys):
 
 
 def test_what_is_no_data_set_is_refused(tree, tmp_path, capsys):
-    assert "is no folder" in refusal(tmp_path / "nowhere", capsys)
+    assert "does not exist" in refusal(tmp_path / "nowhere", capsys)
     os.rename(tree / "val", tree / "validation")
     assert "val/ is not there" in refusal(tree, capsys)
     write(tree, "val/new\x1b[2J/1.JPEG")
