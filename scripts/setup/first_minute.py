@@ -1,7 +1,5 @@
 """What this machine is, said before anything is downloaded. The standard library, without what only Linux has."""
 
-import importlib.util
-import os
 import platform
 import shutil
 import sys
@@ -14,19 +12,15 @@ from scripts.setup.builds import BUILDS
 PROCESSORS = ("x86_64", "aarch64")
 WSL = "dxg"
 """The device node of GPUs in WSL, which has no /dev/nvidia0."""
-OTHER_SYSTEMS = {
-    "Darwin": "macOS is not supported: take a Linux machine, or a Linux virtual machine for a try on the CPU",
-    "Windows": "Windows is not supported; install WSL (wsl --install), and type the same there",
-}
-NEEDED_GB, NEEDED_CPU_GB = 7.0, 4.0
-"""Of .venv: it had 6.0 GB with PyPI's torch 2.15.0 for x86-64, of which 3.1 GB were NVIDIA's libraries."""
 
 
 def refuse_machine() -> None:
     """Exits with 2 where the suite does not run."""
     system, processor = platform.system(), platform.machine()
-    why = "" if system == "Linux" else OTHER_SYSTEMS.get(system, f"{system} is not supported; take a Linux machine")
-    if system == "Linux" and processor not in PROCESSORS:
+    why = ""
+    if system != "Linux":
+        why = f"{system} is not supported; take a Linux machine, or in Windows WSL (wsl --install)"
+    elif processor not in PROCESSORS:
         why = f"processors of the kind {processor} are not supported: torch's wheels are for {' and '.join(PROCESSORS)}"
     if why:
         print(f"error: {why}", file=sys.stderr)
@@ -64,18 +58,3 @@ def describe_devices() -> str:
 def unused_device_line() -> str:
     line = describe_devices()
     return f"note: {line}" if "is not used" in line else ""
-
-
-def why_no_set_up(venv: Path) -> str:
-    """'' where set-up would end."""
-    if importlib.util.find_spec("ensurepip") is None:
-        return (
-            "python3 cannot make virtual environments here; Debian and Ubuntu: sudo apt install python3-venv, then the "
-            "same command again"
-        )
-    cpu_builds = os.environ.get("TORCH_INDEX", "")
-    needed, free_gb = NEEDED_CPU_GB if cpu_builds else NEEDED_GB, shutil.disk_usage(venv).free / 1e9
-    if free_gb >= needed or (venv / "pyvenv.cfg").exists():
-        return ""
-    smaller = "" if cpu_builds else "; a CPU build of torch needs less: TORCH_INDEX in docs/several-machines.md"
-    return f"set-up needs about {needed:g} GB in {venv}, and {free_gb:.1f} GB are free; free space{smaller}"

@@ -5,11 +5,12 @@
         TORCH_INDEX=URL an index with another build of the same torch, such as that of CPU builds; without hashes
         PIP_ARGS="--no-index --find-links DIR"      options for pip, which then installs in place of uv
 
-uv installs, in a fraction of pip's time; pip does where it has settings of its own, such as a mirror, or uv fails.
+uv installs, in a fraction of pip's time; pip does where uv fails, as it does not read pip's settings of a mirror.
 """
 
 import contextlib
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ from typing import Any
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock, write_text_atomically
 from scripts.setup.builds import BUILDS, choose_build
-from scripts.setup.first_minute import describe_machine, why_no_set_up
+from scripts.setup.first_minute import describe_machine
 from scripts.setup.libraries import LIBRARIES
 from scripts.shared.forward_signals import die_with_parent, end_on_signals
 from scripts.shared.repository import ROOT
@@ -29,7 +30,6 @@ from scripts.shared.repository import ROOT
 SOURCES = ("requirements.txt", *(build.lock for build in BUILDS))
 READY, LOCK_FILE = ".ready", ".setup"  # in the environment
 UV_LOCK = "scripts/setup/uv.lock"
-IGNORED_PIP_SETTINGS = set("default-timeout timeout disable-pip-version-check no-input progress-bar retries".split())
 
 
 def install(venv: Path = ROOT / ".venv", *, again: bool = False) -> None:
@@ -66,8 +66,11 @@ def has_its_interpreter(venv: Path) -> bool:
 def make(venv: Path) -> None:
     for line in describe_machine():
         print(f"setup: {line}", file=sys.stderr)
-    if why_not := why_no_set_up(venv):
-        raise UserError(why_not)
+    if importlib.util.find_spec("ensurepip") is None:
+        raise UserError(
+            "python3 cannot make virtual environments here; Debian and Ubuntu: sudo apt install python3-venv, then the "
+            "same command again"
+        )
     index = os.environ.get("TORCH_INDEX", "")
     words, why = choose_requirements(os.environ.get("TORCH", ""), use_lock=not index)
     print(f"setup: {' '.join(words)}: {why}; a minute or two, some GB", file=sys.stderr)
@@ -116,7 +119,7 @@ def install_packages(python: Path, words: list[str], index: str) -> None:
     words = [*by_hash, *words] if words[1].endswith(".lock") else words
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     options = os.environ.get("PIP_ARGS", "").split()
-    if not options and not has_pip_settings(python):
+    if not options:
         # As pip: the best version of all indexes, not the first index that has the name.
         uv = [python, "-m", "uv", "pip", "install", "--quiet", "--no-config", "--index-strategy", "unsafe-best-match"]
         env = os.environ | ({"UV_INDEX": index} if index else {})
@@ -128,13 +131,6 @@ def install_packages(python: Path, words: list[str], index: str) -> None:
         options = ["--extra-index-url", index, *options]
     if run([*pip, *options, *words], "pip installs"):
         raise UserError(f"pip could not install {' '.join(words)} (above); PIP_ARGS= takes the words for a mirror")
-
-
-def has_pip_settings(python: Path) -> bool:
-    """Such as a mirror, which uv does not read."""
-    listed = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
-    names = {line.partition("=")[0].rpartition(".")[2] for line in listed.stdout.splitlines() if "=" in line}
-    return bool(names - IGNORED_PIP_SETTINGS)
 
 
 def run(command: list, task: str = "", **popen: Any) -> int:

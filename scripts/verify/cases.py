@@ -118,8 +118,7 @@ def check_machine_and_images(results: Path, requested: Half, resolved: Half, run
         if measured.get(name) not in ("", None, here[name]):
             raise UserError(
                 f"{results} has {run.strategy} with {name} {measured[name]}, and here it is {here[name]}; "
-                "prove it where it ran, with the same NNODES, HOSTS or nodes of a Slurm job, set --data to its images, or "
-                "name other strategies"
+                "prove it where it ran, with the same NNODES, HOSTS or Slurm nodes, or set --data to its images"
             )
 
 

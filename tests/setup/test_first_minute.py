@@ -3,7 +3,6 @@
 import platform
 import subprocess
 import sys
-import types
 
 import pytest
 import torch
@@ -63,17 +62,6 @@ def test_set_up_says_what_the_machine_is(devices, words, make_devices):
     make_devices(devices)
     assert words in first_minute.describe_machine()[0]
     assert devices == WORKSTATION or machine.usable_gpus() == 0
-
-
-def test_a_set_up_that_would_not_end_is_refused_before_the_download(monkeypatch, tmp_path):
-    """For want of disk, or on a fresh Ubuntu, whose Python makes no environment."""
-    monkeypatch.delenv("TORCH_INDEX", raising=False)
-    monkeypatch.setattr(first_minute.shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=5e9))
-    assert "needs about 7 GB" in first_minute.why_no_set_up(tmp_path)
-    monkeypatch.setenv("TORCH_INDEX", "https://an.index")  # of CPU builds
-    assert first_minute.why_no_set_up(tmp_path) == ""
-    monkeypatch.setattr(first_minute.importlib.util, "find_spec", lambda name: None)
-    assert "sudo apt install python3-venv" in first_minute.why_no_set_up(tmp_path)
 
 
 def test_a_login_node_is_told_which_torch_its_nodes_need(make_devices, monkeypatch):

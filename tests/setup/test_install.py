@@ -44,7 +44,7 @@ def installed(folder: Path, **variables) -> tuple[str, list[str]]:
     venv, record = folder / "a venv", folder / "record"
     (venv / "bin").mkdir(parents=True)
     lines = [f'case $4 in install) echo "${{UV_INDEX:+UV_INDEX=$UV_INDEX }}$*" >>"{record}";; esac']
-    lines += [f'case $3 in install) echo "$*" >>"{record}";; config) echo "$PIP_SAYS";; esac']
+    lines += [f'case $3 in install) echo "$*" >>"{record}";; esac']
     put(venv / "bin", python="\n".join(lines), pip="exit 1")
     (venv / "pyvenv.cfg").write_text(f"executable = {venv}/bin/python\n")
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), **variables}
@@ -80,14 +80,13 @@ ASKED = {
         f"{BY_PIP} --no-index --find-links /wheels --require-hashes --only-binary :all: {VOLTA}",
     ),
     "another index": ({"TORCH_INDEX": INDEX}, f"UV_INDEX={INDEX} -m uv (?!.*hashes).* -r requirements.txt torch<2.11"),
-    "a mirror in pip.conf": ({"PIP_SAYS": "global.index-url='https://mirror.example/simple'"}, f"{BY_PIP} .*{VOLTA}"),
     "no GPU": ({"CUDA_VISIBLE_DEVICES": "-1"}, f"-m uv .* {NEWEST}"),  # any torch will do
 }
 
 
 @pytest.mark.parametrize("case", ASKED)
 def test_users_choose_by_variables(computer, tmp_path, case):
-    """Another index has other builds of torch, and no hashes of PyPI's. pip's own settings hold whatever installs."""
+    """Another index has other builds of torch, and no hashes of PyPI's."""
     computer(f"echo '{V100}, 550.54.15'")
     variables, expected = ASKED[case]
     output, commands = installed(tmp_path, **variables)
