@@ -58,7 +58,8 @@ def list_files(folder: Path) -> list[str]:
     found = []
     for place, folders, names in os.walk(folder, onerror=fail, followlinks=True):
         folders[:] = [name for name in folders if not is_hidden(name)]
-        found += [(Path(place) / name).relative_to(folder).as_posix() for name in names]
+        within = Path(place).relative_to(folder)
+        found += [(within / name).as_posix() for name in names]
     return sorted(path for path in found if not is_without_images(path))
 
 
