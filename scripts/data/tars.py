@@ -57,7 +57,7 @@ def read_webdataset(path: Path, where: str, classes: list[str]) -> Iterator[Name
             )
         text = labels[0].decode(errors="replace").strip()
         label = int(text) if re.fullmatch("-?[0-9]+", text) else text
-        (name, content), label_file = images[0], f"{where}: {key!r}.cls"
+        (name, content), label_file = images[0], f"{where}: {key + '.cls'!r}"
         yield named_image(name, class_of_label(label, classes, label_file), content, label_file)
 
 
