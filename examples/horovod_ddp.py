@@ -6,43 +6,32 @@ horovodrun -np 4 python examples/horovod_ddp.py /path/to/imagenet --epochs 90
 import math
 import os
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import horovod.torch as hvd
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.optim import SGD, Optimizer
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.optim import SGD
+from torch.utils.data import DataLoader, DistributedSampler, Subset
 from torchvision.datasets import ImageFolder
 from torchvision.models import get_model
 from torchvision.transforms import v2
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue
-
 
 def parse_args() -> Namespace:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="folder with train/<class>/*.JPEG and val/<class>/*.JPEG")
     parser.add_argument("--arch", default="resnet50", help="a ResNet of torchvision")
     parser.add_argument("--epochs", type=int, default=90)
     parser.add_argument("--batch-size", type=int, default=256, help="images of a step, for each process")
     parser.add_argument("--lr", type=float, default=0.1, help="for 256 images a step; grows with those of all ranks")
-    parser.add_argument("--image-size", type=int, default=224, help="pixels along each side")
+    parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--workers", type=int, default=8, help="loader processes of each process; 0: it loads itself")
     parser.add_argument("--resume", type=Path, help="the checkpoint.pt to go on from")
     return parser.parse_args()
-
-
-def open_images(args: Namespace) -> tuple[ImageFolder, ImageFolder]:
-    """Those to train on, and those to validate with."""
-    size, normalize = args.image_size, v2.Normalize(MEAN, STD)
-    floats = [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), normalize]
-    augment = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), *floats])
-    centre = v2.Compose([v2.Resize(size * 256 // 224), v2.CenterCrop(size), *floats])
-    return ImageFolder(args.data / "train", augment), ImageFolder(args.data / "val", centre)
 
 
 def learning_rate(args: Namespace, epoch: float) -> float:
@@ -55,40 +44,20 @@ def learning_rate(args: Namespace, epoch: float) -> float:
 
 def autocast(device: torch.device) -> torch.autocast:
     """bfloat16 on GPUs that have it (Ampere and newer), else float32."""
-    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.autocast(device.type, torch.bfloat16, enabled=has_bf16)
 
 
-def train_epoch(args: Namespace, epoch: int, model: nn.Module, loader: DataLoader, optimizer: Optimizer) -> float:
-    """One epoch; returns the mean loss of this process."""
-    model.train()
-    device = next(model.parameters()).device
-    loss_sum = torch.zeros((), device=device)
-    if not len(loader):
-        raise SystemExit(f"--batch-size {args.batch_size} is more than the images of a process; lower it")
-    for step, (images, target) in enumerate(loader):
-        images, target = images.to(device, non_blocking=True), target.to(device, non_blocking=True)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(args, epoch + step / len(loader))
-        optimizer.zero_grad()
-        with autocast(device):
-            loss = cross_entropy(model(images), target)
-        loss.backward()
-        optimizer.step()
-        loss_sum += loss.detach()
-    return loss_sum.item() / len(loader)  # item() waits for the GPU
-
-
 @torch.no_grad()
-def evaluate(model: nn.Module, loader: DataLoader, num_images: int) -> torch.Tensor:
-    """Right answers among the loader's first `num_images` images."""
+def evaluate(model: nn.Module, loader: DataLoader, device: torch.device) -> torch.Tensor:
+    """Right answers."""
     model.eval()
-    device, hits = next(model.parameters()).device, []
+    hits = []
     for images, target in loader:
         with autocast(device):
             scores = model(images.to(device))
         hits.append(scores.argmax(dim=1) == target.to(device))
-    return torch.cat(hits)[:num_images].sum()
+    return torch.cat(hits).sum()
 
 
 def main() -> None:
@@ -101,16 +70,24 @@ def main() -> None:
         torch.cuda.set_device(device)
     torch.backends.cudnn.benchmark = True
     args.lr *= args.batch_size * world_size / 256  # in proportion (arXiv:1706.02677)
-    train_set, val_set = open_images(args)
-    options: dict[str, Any] = {"batch_size": args.batch_size, "num_workers": args.workers, "pin_memory": on_gpu}
-    options["persistent_workers"] = args.workers > 0
+    size, normalize = args.image_size, v2.Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    floats = [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), normalize]
+    augment = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), *floats])
+    centre = v2.Compose([v2.Resize(size * 256 // 224), v2.CenterCrop(size), *floats])
+    train_set, val_set = ImageFolder(args.data / "train", augment), ImageFolder(args.data / "val", centre)
+    in_batches = partial(
+        DataLoader,
+        batch_size=args.batch_size,
+        num_workers=args.workers,
+        pin_memory=on_gpu,
+        persistent_workers=args.workers > 0,
+    )
     # this rank's part of every epoch
     sampler: DistributedSampler = DistributedSampler(train_set, world_size, rank, drop_last=True)
-    train = DataLoader(train_set, sampler=sampler, drop_last=True, **options)
-    val_sampler: DistributedSampler = DistributedSampler(val_set, world_size, rank, shuffle=False)
-    val = DataLoader(val_set, sampler=val_sampler, **options)
-    # the sampler repeats images, at the end, until all ranks have equally many
-    num_val = len(range(rank, len(val_set), world_size))
+    train = in_batches(train_set, sampler=sampler, drop_last=True)
+    if not len(train):
+        raise SystemExit(f"--batch-size {args.batch_size} is more than the images of a process; lower it")
+    val = in_batches(Subset(val_set, range(rank, len(val_set), world_size)))  # every image on one rank
 
     torch.manual_seed(0)
     model = get_model(args.arch, num_classes=len(train_set.classes)).to(device)
@@ -128,19 +105,30 @@ def main() -> None:
     for epoch in range(first_epoch, args.epochs):
         sampler.set_epoch(epoch)  # another order in every epoch
         torch.manual_seed(epoch * world_size + rank)  # other crops on every rank
-        began = time.perf_counter()
-        loss = train_epoch(args, epoch, model, train, optimizer)
+        model.train()
+        began, losses = time.perf_counter(), []
+        for step, (images, target) in enumerate(train):
+            images, target = images.to(device, non_blocking=True), target.to(device, non_blocking=True)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(args, epoch + step / len(train))
+            optimizer.zero_grad()
+            with autocast(device):
+                loss = cross_entropy(model(images), target)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        mean_loss = torch.stack(losses).mean().item()  # item() waits for the GPU
         speed = len(train) * args.batch_size * world_size / (time.perf_counter() - began)
         # rank 0's BatchNorm statistics are saved
         hvd.broadcast_parameters(dict(model.named_buffers()), root_rank=0)
-        correct = evaluate(model, val, num_val)
+        correct = evaluate(model, val, device)
         correct = hvd.allreduce(correct, op=hvd.Sum)
         if rank == 0:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
             torch.save(state, "checkpoint.tmp")
             os.replace("checkpoint.tmp", "checkpoint.pt")  # always a whole one
             top1 = 100 * correct.item() / len(val_set)
-            print(f"epoch {epoch}: loss {loss:.3f}, top-1 {top1:.1f} %, {speed:.1f} images/s", flush=True)
+            print(f"epoch {epoch}: loss {mean_loss:.3f}, top-1 {top1:.1f} %, {speed:.1f} images/s", flush=True)
     hvd.shutdown()
 
 

@@ -7,42 +7,31 @@ import itertools
 import math
 import os
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.models import ResNet, get_model
 from torchvision.transforms import v2
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue
-
 
 def parse_args() -> Namespace:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="folder with train/<class>/*.JPEG and val/<class>/*.JPEG")
     parser.add_argument("--arch", default="resnet50", help="a ResNet of torchvision")
     parser.add_argument("--epochs", type=int, default=90)
     parser.add_argument("--batch-size", type=int, default=256, help="images of a step, for each process")
     parser.add_argument("--lr", type=float, default=0.1, help="for 256 images a step; grows with those of all ranks")
-    parser.add_argument("--image-size", type=int, default=224, help="pixels along each side")
+    parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--workers", type=int, default=8, help="loader processes of each process; 0: it loads itself")
     parser.add_argument("--resume", type=Path, help="the checkpoint.pt to go on from")
     return parser.parse_args()
-
-
-def open_images(args: Namespace) -> tuple[ImageFolder, ImageFolder]:
-    """Those to train on, and those to validate with."""
-    size, normalize = args.image_size, v2.Normalize(MEAN, STD)
-    floats = [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), normalize]
-    augment = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), *floats])
-    centre = v2.Compose([v2.Resize(size * 256 // 224), v2.CenterCrop(size), *floats])
-    return ImageFolder(args.data / "train", augment), ImageFolder(args.data / "val", centre)
 
 
 def learning_rate(args: Namespace, epoch: float) -> float:
@@ -55,7 +44,7 @@ def learning_rate(args: Namespace, epoch: float) -> float:
 
 def autocast(device: torch.device) -> torch.autocast:
     """bfloat16 on GPUs that have it (Ampere and newer), else float32."""
-    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.autocast(device.type, torch.bfloat16, enabled=has_bf16)
 
 
@@ -79,36 +68,16 @@ class OnTwoDevices(nn.Module):
         return self.second_half(activation).to(images.device, non_blocking=True)
 
 
-def train_epoch(args: Namespace, epoch: int, model: nn.Module, loader: DataLoader, optimizer: Optimizer) -> float:
-    """One epoch; returns the mean loss of this process."""
-    model.train()
-    device = next(model.parameters()).device
-    loss_sum = torch.zeros((), device=device)
-    if not len(loader):
-        raise SystemExit(f"--batch-size {args.batch_size} is more than the images of a process; lower it")
-    for step, (images, target) in enumerate(loader):
-        images, target = images.to(device, non_blocking=True), target.to(device, non_blocking=True)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(args, epoch + step / len(loader))
-        optimizer.zero_grad()
-        with autocast(device):
-            loss = cross_entropy(model(images), target)
-        loss.backward()
-        optimizer.step()
-        loss_sum += loss.detach()
-    return loss_sum.item() / len(loader)  # item() waits for the GPU
-
-
 @torch.no_grad()
-def evaluate(model: nn.Module, loader: DataLoader, num_images: int) -> torch.Tensor:
-    """Right answers among the loader's first `num_images` images."""
+def evaluate(model: nn.Module, loader: DataLoader, device: torch.device) -> torch.Tensor:
+    """Right answers."""
     model.eval()
-    device, hits = next(model.parameters()).device, []
+    hits = []
     for images, target in loader:
         with autocast(device):
             scores = model(images.to(device))
         hits.append(scores.argmax(dim=1) == target.to(device))
-    return torch.cat(hits)[:num_images].sum()
+    return torch.cat(hits).sum()
 
 
 def main() -> None:
@@ -118,11 +87,22 @@ def main() -> None:
     second = torch.device("cuda:1") if torch.cuda.device_count() > 1 else device
     torch.backends.cudnn.benchmark = True
     args.lr *= args.batch_size / 256  # in proportion (arXiv:1706.02677)
-    train_set, val_set = open_images(args)
-    options: dict[str, Any] = {"batch_size": args.batch_size, "num_workers": args.workers, "pin_memory": on_gpu}
-    options["persistent_workers"] = args.workers > 0
-    train = DataLoader(train_set, shuffle=True, drop_last=True, **options)
-    val = DataLoader(val_set, **options)
+    size, normalize = args.image_size, v2.Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    floats = [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), normalize]
+    augment = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), *floats])
+    centre = v2.Compose([v2.Resize(size * 256 // 224), v2.CenterCrop(size), *floats])
+    train_set, val_set = ImageFolder(args.data / "train", augment), ImageFolder(args.data / "val", centre)
+    in_batches = partial(
+        DataLoader,
+        batch_size=args.batch_size,
+        num_workers=args.workers,
+        pin_memory=on_gpu,
+        persistent_workers=args.workers > 0,
+    )
+    train = in_batches(train_set, shuffle=True, drop_last=True)
+    if not len(train):
+        raise SystemExit(f"--batch-size {args.batch_size} is more than the images of a process; lower it")
+    val = in_batches(val_set)
 
     torch.manual_seed(0)
     model = get_model(args.arch, num_classes=len(train_set.classes))
@@ -137,15 +117,26 @@ def main() -> None:
 
     for epoch in range(first_epoch, args.epochs):
         torch.manual_seed(epoch)  # the same images after --resume
-        began = time.perf_counter()
-        loss = train_epoch(args, epoch, parallel, train, optimizer)
+        parallel.train()
+        began, losses = time.perf_counter(), []
+        for step, (images, target) in enumerate(train):
+            images, target = images.to(device, non_blocking=True), target.to(device, non_blocking=True)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(args, epoch + step / len(train))
+            optimizer.zero_grad()
+            with autocast(device):
+                loss = cross_entropy(parallel(images), target)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        mean_loss = torch.stack(losses).mean().item()  # item() waits for the GPU
         speed = len(train) * args.batch_size / (time.perf_counter() - began)
-        correct = evaluate(parallel, val, len(val_set))
+        correct = evaluate(parallel, val, device)
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
         torch.save(state, "checkpoint.tmp")
         os.replace("checkpoint.tmp", "checkpoint.pt")  # always a whole one
         top1 = 100 * correct.item() / len(val_set)
-        print(f"epoch {epoch}: loss {loss:.3f}, top-1 {top1:.1f} %, {speed:.1f} images/s", flush=True)
+        print(f"epoch {epoch}: loss {mean_loss:.3f}, top-1 {top1:.1f} %, {speed:.1f} images/s", flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ class FixedLoader:
     """Stands for torch's DataLoader."""
 
     def __init__(self, images, batch_size, shuffle=False, sampler=None, drop_last=False, **of_workers: Any):
-        self.numbers = range(len(images)) if sampler is None else sampler
+        self.numbers = sampler or getattr(images, "indices", range(len(images)))  # of a Subset
         self.batch_size, self.shuffle, self.drop_last, self.num_passes = batch_size, shuffle, drop_last, 0
 
     def __len__(self) -> int:
