@@ -69,7 +69,6 @@ HARD = {
     "a PNG named .JPEG": lambda: encoded(photograph(301, 203), "PNG"),
     "bytes after the end": lambda: encoded(photograph(301, 203)) + b"\0\0",
 }
-BY_PILLOW = {"CMYK", "YCCK", "a PNG named .JPEG", "bytes after the end"}
 
 
 def with_size(width: int, height: int) -> bytes:

@@ -21,7 +21,7 @@ from benchmarks.common.strategy import Strategy
 CHECKPOINT = re.compile(r"(last|previous|best|epoch\d+-step\d+)\.pt")
 # Besides NOT_COMPARED, when a training is resumed; epochs not under a cosine.
 MAY_DIFFER = {
-    *("epochs", "global_batch", "batch_per_device", "label", "skip_bad_files", "workers", "prefetch"),
+    *("epochs", "global_batch", "batch_per_device", "label", "workers", "prefetch"),
     *("warmup_steps", "windows", "window_steps", "account_steps"),
     # of a single strategy
     *("bucket_cap_mb", "static_graph", "gradient_as_bucket_view", "broadcast_buffers", "comm_hook", "powersgd_rank"),

@@ -96,8 +96,6 @@ RUNS = (
         "what the run's own devices drew in the windows; empty where one reports no power",
     ),
     Column("flops_per_image", "number", "of training on one image; a multiply-add counts as 2"),
-    Column("skipped_files", "number", "images replaced under `--skip-bad-files`"),
-    Column("num_by_pillow", "number", "images that the run's decoder left to Pillow, each time one was read"),
     Column("load_average", "number", "of the machine just before the start"),
     Column("governor", "text", "the CPU frequency governor just before the start"),
     Column(

@@ -49,8 +49,6 @@ class Config:
     """Loader workers for each device; auto: 0 on a CPU, else the rank's cores less 1."""
     prefetch: int = 1
     """On GPUs: batches copied ahead of their step; 0: the step copies."""
-    skip_bad_files: bool = False
-    """Count files that cannot be decoded, and go on, in training with the next image."""
 
     arch: Arch = "resnet50"
     """torchvision model. Where a flag names one of another optimizer than the file's, the file's lr, lr_batch,

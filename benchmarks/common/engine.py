@@ -22,7 +22,6 @@ from benchmarks.common.checkpoint import Checkpointer, best_acc1_on_disk, sync_s
 from benchmarks.common.clock import Clock, Meter, Window
 from benchmarks.common.config import Config
 from benchmarks.common.errors import Diverged, Stopped, UserError
-from benchmarks.common.loader import count_bad_files
 from benchmarks.common.machine import boot_id
 from benchmarks.common.model import flops_per_image, learning_rate, refuse_single_values
 from benchmarks.common.phases import break_down_steps, gather
@@ -240,7 +239,7 @@ class _Run:
             "step_ms_p95": float(numpy.percentile(self.step_ms, 95)) if self.step_ms else None,
             "peak_memory_mb": memory_mb.max().item(),
             "flops_per_image": flops_per_image(self.config, num_classes) if self.rank.reports else None,
-        } | count_bad_files([self.strategy.train, self.strategy.val], self.device, self.all_reduce)
+        }
         self.record.book_time("summary")
 
     def report(self) -> dict[str, float]:

@@ -126,11 +126,10 @@ MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or sys.maxsize)  # Pillow's limit
 
 
 class Decoded(NamedTuple):
-    """A crop's box, not yet resized: uint8, height x width x 3, or Pillow's. by_pillow: in place of the library."""
+    """A crop's box, not yet resized: uint8, height x width x 3, or Pillow's."""
 
     pixels: torch.Tensor | Image.Image
     crop: Crop
-    by_pillow: bool = False
 
 
 Decoder = Callable[[Any, ChooseCrop], Decoded]
@@ -247,8 +246,8 @@ def open_decoder(name: str) -> Decoder:
         try:
             return by_library(content, choose)
         except (NeedsPillow, RuntimeError):  # the libraries' own
-            image, crop, _ = decode_by_pillow(content, choose)
-            return Decoded(torch.from_numpy(numpy.array(image)), crop, by_pillow=True)
+            image, crop = decode_by_pillow(content, choose)
+            return Decoded(torch.from_numpy(numpy.array(image)), crop)
 
     return by_library if name == "pillow" else decode
 
@@ -295,18 +294,8 @@ def silence_stderr() -> Iterator[None]:
         os.close(null)
 
 
-MAX_REPLACEMENT_TRIES = 100  # files in a row
-
 ImageKey = tuple[int, int, int]
 """Epoch, position, index of the image."""
-
-
-class ReadResult(NamedTuple):
-    """problems: of images that could not be read."""
-
-    targets: list[int]
-    problems: list[str]
-    num_by_pillow: int
 
 
 class ImageSource(Protocol):
@@ -342,15 +331,13 @@ class FolderSource:
 
 
 class ImageDataset:
-    """Cropped to size x size. open_decoder: called in the process that reads. classes: those of train/, for val/, too.
-    replace_unreadable: by the next image."""
+    """Cropped to size x size. open_decoder: called in the process that reads. classes: of train/, for val/, too."""
 
     def __init__(
         self, source: ImageSource, open_decoder: Callable[[], Decoder], size: int, seed: int, classes: list[str]
     ):
         self.source, self.open_decoder, self.size, self.seed = source, open_decoder, size, seed
-        self.augment = self.replace_unreadable = False
-        self.classes = classes
+        self.augment, self.classes = False, classes
         number_of = {name: number for number, name in enumerate(classes)}
         if unknown := [name for name in source.classes if name not in number_of]:
             raise UserError(f"val has classes that train/ lacks: {unknown[:3]!r}; remove or train them")
@@ -363,19 +350,19 @@ class ImageDataset:
     def decode(self) -> Decoder:
         return self.open_decoder()
 
-    def read_into(self, out: torch.Tensor, keys: list[ImageKey]) -> ReadResult:
-        """out: uint8 (N, size, size, 3); unreadable images take no place."""
-        targets: list[int] = []
-        problems: list[str] = []
-        num_by_pillow, places = 0, out.unbind()
-        for (_, _, index), choose in zip(keys, self.crops(keys), strict=True):
-            target, problem, by_pillow = self._read_one(index, choose, places[len(targets)])
-            if target is not None:
-                targets.append(target)
-            if problem:
-                problems.append(problem)
-            num_by_pillow += by_pillow
-        return ReadResult(targets, problems, num_by_pillow)
+    def read_into(self, out: torch.Tensor, keys: list[ImageKey]) -> list[int]:
+        """out: uint8 (N, size, size, 3). Returns the targets. Raises UserError for an unreadable image."""
+        targets = []
+        for (_, _, index), choose, place in zip(keys, self.crops(keys), out.unbind(), strict=True):
+            try:
+                pixels, crop = self.decode(self.source.content(index), choose)
+                resize_into(pixels, crop, place)
+            except Exception as error:  # Pillow's are of many types
+                why = one_line(error) or type(error).__name__
+                name = repr(self.source.name(index))
+                raise UserError(f"{name} is not a readable image ({why}); repair or remove the file") from None
+            targets.append(self._target_of_class[self.source.target(index)])
+        return targets
 
     def crops(self, keys: list[ImageKey]) -> list[ChooseCrop]:
         """Of consecutive positions."""
@@ -383,20 +370,6 @@ class ImageDataset:
             return [centre_crop(self.size)] * len(keys)
         epoch, first, _ = keys[0]
         return [random_crop(self.size, numbers) for numbers in random_numbers(self.seed, epoch, first, len(keys))]
-
-    def _read_one(self, index: int, choose: ChooseCrop, out: torch.Tensor) -> tuple[int | None, str, bool]:
-        """Its target or None, its problem or '', and whether Pillow had to read it."""
-        problem = ""
-        for step in range(MAX_REPLACEMENT_TRIES if self.replace_unreadable else 1):
-            number = (index + step) % len(self.source)
-            try:
-                pixels, crop, by_pillow = self.decode(self.source.content(number), choose)
-                resize_into(pixels, crop, out)
-                return self._target_of_class[self.source.target(number)], problem, by_pillow
-            except Exception as error:  # Pillow's are of many types
-                why = one_line(error) or type(error).__name__
-                problem = problem or f"{self.source.name(number)!r} is not a readable image ({why})"
-        return None, problem, False
 
 
 def one_line(error: Exception) -> str:

@@ -21,12 +21,10 @@ from benchmarks.common import machine
 from benchmarks.common.config import IMAGENET_TRAIN_IMAGES, NUM_IN_USE, PREFETCHED_PER_WORKER, Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.images import (
-    MAX_REPLACEMENT_TRIES,
     FolderSource,
     ImageDataset,
     ImageKey,
     ImageSource,
-    ReadResult,
     decoder_version,
     open_decoder,
     resolve_decoder,
@@ -92,13 +90,10 @@ class GlobalBatchSampler:
 
 
 class Batch(NamedTuple):
-    """uint8 NCHW images (channels last in memory) and int64 targets. problems: of unreadable images. copied: the event
-    after their copy to a GPU."""
+    """uint8 NCHW images (channels last in memory) and int64 targets. copied: the event after their copy to a GPU."""
 
     images: torch.Tensor
     target: torch.Tensor
-    problems: Sequence[str] = ()
-    num_by_pillow: int = 0
     copied: torch.cuda.Event | None = None
 
 
@@ -111,7 +106,12 @@ class Part(NamedTuple):
     is_last: bool
 
 
-FilledPart = tuple[Part, ReadResult]
+class FilledPart(NamedTuple):
+    """problem: of an unreadable image, or ''. A worker's exception would come with its stack."""
+
+    part: Part
+    targets: list[int]
+    problem: str = ""
 
 
 class PartSampler:
@@ -138,30 +138,25 @@ class BufferPool:
 
     def read(self, part: Part) -> FilledPart:
         places = self.pixels[part.buffer][part.first : part.first + len(part.keys)]
-        return part._replace(keys=[]), self.images.read_into(places, part.keys)
+        try:
+            targets = self.images.read_into(places, part.keys)
+            return FilledPart(part._replace(keys=[]), targets)
+        except UserError as error:
+            return FilledPart(part, [], str(error))
 
     __getitems__ = read  # which DataLoader calls
 
     def batches(self, parts: Iterator[FilledPart]) -> Iterator[Batch]:
         of_batch: list[FilledPart] = []
-        for part, result in parts:
-            of_batch.append((part, result))
-            if part.is_last:
-                yield self.batch(of_batch)
+        for filled in parts:
+            if filled.problem:
+                raise UserError(filled.problem)
+            of_batch.append(filled)
+            if filled.part.is_last:
+                targets = [target for each in of_batch for target in each.targets]
+                images = self.pixels[filled.part.buffer][: len(targets)]
+                yield Batch(images.permute(0, 3, 1, 2), torch.tensor(targets))
                 of_batch = []
-
-    def batch(self, parts: Sequence[FilledPart]) -> Batch:
-        """Copies pixels only where an image could not be read."""
-        targets = [target for _, result in parts for target in result.targets]
-        last, of_last = parts[-1]
-        if last.first + len(of_last.targets) == len(targets):
-            images = self.pixels[last.buffer][: len(targets)]
-        else:
-            read = [self.pixels[part.buffer][part.first :][: len(result.targets)] for part, result in parts]
-            images = torch.cat(read)
-        problems = [problem for _, result in parts for problem in result.problems]
-        num_by_pillow = sum(result.num_by_pillow for _, result in parts)
-        return Batch(images.permute(0, 3, 1, 2), torch.tensor(targets), problems, num_by_pillow)
 
 
 class HostLoader:
@@ -261,12 +256,11 @@ class Loader:
     ):
         self.host_batches, self.sampler, self.device = host_batches, sampler, device
         self.resolved: dict[str, str | int] = {}
-        self.classes, self.skip_bad_files = classes, config.skip_bad_files
+        self.classes = classes
         self.memory_format, self.dtype = MEMORY_FORMATS[config.memory_format], image_dtype(config)
         self.mean = torch.tensor(IMAGENET_MEAN, device=device).mul(255).view(1, 3, 1, 1)
         self.std = torch.tensor(IMAGENET_STD, device=device).mul(255).view(1, 3, 1, 1)
         self.shift, self.scale = -self.mean / self.std, 1 / self.std
-        self.num_bad_files = self.num_by_pillow = 0
 
     @property
     def num_steps(self) -> int:
@@ -298,23 +292,11 @@ class Loader:
                 yield on_device
 
     def fetch(self, host_batches: Iterator[Batch]) -> Batch | None:
-        """None at the end. Raises UserError for an unreadable file, and where the workers give no batch."""
+        """None at the end. Raises UserError for an unreadable image, and where the workers give no batch."""
         try:
-            batch = next(host_batches, None)
+            return next(host_batches, None)
         except RuntimeError as error:
             raise _explain_failure(error) from error
-        if batch is None:
-            return None
-        if batch.problems:
-            if not self.skip_bad_files:
-                raise UserError(f"{batch.problems[0]}; repair or remove the file, or use --skip-bad-files")
-            if self.sampler.shuffle and len(batch.target) < self.sampler.shard_images:
-                raise UserError(
-                    f"{batch.problems[0]}, nor are the {MAX_REPLACEMENT_TRIES - 1} after it; repair the data set"
-                )
-            self.num_bad_files += len(batch.problems)
-        self.num_by_pillow += batch.num_by_pillow
-        return batch
 
     def to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """The host does not wait."""
@@ -338,15 +320,6 @@ class Loader:
 
 def image_dtype(config: Config) -> torch.dtype:
     return torch.bfloat16 if config.precision == "bf16" else torch.float32
-
-
-def count_bad_files(
-    loaders: Sequence[Loader], device: torch.device, all_reduce: Callable[[torch.Tensor], torch.Tensor]
-) -> dict[str, int]:
-    """Over all ranks."""
-    counts = [[loader.num_bad_files, loader.num_by_pillow] for loader in loaders]
-    total = all_reduce(torch.tensor(counts, dtype=torch.float64, device=device).sum(dim=0)).tolist()
-    return dict(zip(("skipped_files", "num_by_pillow"), map(int, total), strict=True))
 
 
 def _explain_failure(error: RuntimeError) -> Exception:
@@ -432,5 +405,5 @@ def open_datasets(config: Config) -> tuple[ImageDataset, ImageDataset]:
     train, val = (
         ImageDataset(source, opener, config.image_size, config.seed, sources[0].classes) for source in sources
     )
-    train.replace_unreadable, train.augment = True, config.augment
+    train.augment = config.augment
     return train, val

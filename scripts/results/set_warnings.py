@@ -139,13 +139,6 @@ def _of_groups(results: ResultSet) -> Iterator[SetWarning]:
             _spread_of_windows,
             UNSTEADY,
         ),
-        (
-            "images that cannot be read",
-            "up to {most:.0f} a run were replaced ({names})",
-            "./bench data check names them",
-            lambda group: group.ok_runs.skipped_files.max(),
-            0.0,
-        ),
     ]
     for kind, text, remedy, measure, least in checks:
         worst = {group.label: value for group in groups if (value := measure(group)) > least}

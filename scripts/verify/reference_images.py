@@ -103,8 +103,6 @@ def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tupl
             return pil_to_tensor(crop(config.image_size, numbers, whole)), target
         return crop(config.image_size, numbers, whole.permute(2, 0, 1)), target
     except Exception as error:  # of whatever type: it is this image's
-        if config.skip_bad_files:
-            return read_image(config, images, ((index + 1) % len(images), numbers))
         raise UserError(f"{str(path)!r} is not a readable image ({error}); fix or remove it") from None
 
 

@@ -23,7 +23,7 @@ from scripts.verify.reference import (
 
 # What the reference reads: it is trained once for all values of the other fields.
 READ = (
-    "arch", "norm", "precision", "memory_format", "seed", "data", "decoder", "augment", "skip_bad_files", "image_size",
+    "arch", "norm", "precision", "memory_format", "seed", "data", "decoder", "augment", "image_size",
     "global_batch", "epochs", "steps", "lr", "lr_batch", "lr_schedule", "lr_warmup_epochs", "momentum", "weight_decay",
 )  # fmt: skip
 

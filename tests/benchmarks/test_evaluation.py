@@ -74,7 +74,7 @@ def plain_loop(data) -> dict:
     loss, top1, num_images = 0.0, 0, len(images)
     for index in range(num_images):
         pixels = torch.empty(1, config.image_size, config.image_size, 3, dtype=torch.uint8)
-        targets, _, _ = images.read_into(pixels, [(0, 0, index)])
+        targets = images.read_into(pixels, [(0, 0, index)])
         with torch.no_grad():
             scores = model((pixels.permute(0, 3, 1, 2) / 255 - mean) / std)
         loss += cross_entropy(scores, torch.tensor(targets)).item()

@@ -19,7 +19,6 @@ WARNED = {
     "oversubscribed: ddp": {"oversubscribed": True},
     "frequency governor: clocks of the cores follow the load (powersave)": {"governor": "powersave"},
     "local changes: no commit has the code that ran": {"dirty": True},
-    "images that cannot be read: up to 3 a run": {"skipped_files": 3},
     "slow loader: ddp wait for images, in up to 20% of a step": {"device": "cuda"},
 }
 

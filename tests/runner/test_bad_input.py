@@ -72,6 +72,6 @@ def test_a_file_that_is_no_image_is_named_in_the_row(own_data, tiny_config, tmp_
     bad.write_bytes(bad.read_bytes()[:700])
     row = run_strategy("ddp", tmp_path / "a set", DATA=own_data, CONFIG=tiny_config, args="--limit-s 200", NPROC=2)
     assert (row["status"], row["launcher_exit_code"]) == ("failed", 1), row["reason"]
-    assert str(bad) in row["reason"] and "--skip-bad-files" in row["reason"]
+    assert str(bad) in row["reason"] and "repair or remove" in row["reason"]
     assert row["reason"].startswith(("rank 0: ", "rank 1: "))
     assert processes_of(tmp_path) == []
