@@ -3,7 +3,6 @@
 torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --config configs/smoke.yaml --microbatches 4
 """
 
-import dataclasses
 from datetime import timedelta
 
 import torch
@@ -22,12 +21,9 @@ from benchmarks.common.stages import (
     blocks_of,
     cut_column,
     find_cuts,
-    from_rows,
     num_microbatches,
     rows_between,
     stages_at,
-    sums_like_whole_model,
-    to_rows,
 )
 from benchmarks.common.strategy import Layout, Strategy
 
@@ -95,7 +91,7 @@ def build(config: Config) -> Strategy:
         val,
         criterion,
         step,
-        dataclasses.replace(layout(config, rank.world_size), exact=sums_like_whole_model(config, cuts)),
+        layout(config, rank.world_size),
         sync_state=sync_state,
         columns={"cut": cut_column(cuts)},
     )
@@ -106,8 +102,7 @@ def build_stage(config: Config, rank: Rank, stages: list[nn.Sequential]) -> Pipe
     given: PipelineStage would find them by a forward pass, which in torch 2.11 changes BatchNorm's statistics."""
     num_images = config.global_batch // num_microbatches(config, rank.world_size)
     shapes, rows = rows_between(config, stages, num_images, rank.device)
-    taken = from_rows(config, shapes[rank.rank], is_image=rank.rank == 0)
-    stage = nn.Sequential(taken, stages[rank.rank], to_rows(config, is_score=rank.rank == rank.world_size - 1))
+    stage = nn.Sequential(nn.Unflatten(1, shapes[rank.rank]), stages[rank.rank], nn.Flatten(1))
     stage = autocast_forward(config, stage, float32_output=False)  # pipeline: in bf16, activations travel in bf16
     inputs, outputs = rows[rank.rank], rows[rank.rank + 1]
     return PipelineStage(stage, rank.rank, rank.world_size, rank.device, inputs, outputs)

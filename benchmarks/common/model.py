@@ -10,8 +10,7 @@ import torch
 import torchvision
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-from torchvision.models import ConvNeXt, ResNet, VisionTransformer
-from torchvision.models.convnext import CNBlock
+from torchvision.models import ResNet, VisionTransformer
 from torchvision.models.resnet import BasicBlock, Bottleneck
 from torchvision.models.vision_transformer import EncoderBlock
 
@@ -59,25 +58,6 @@ def resnet_parts(net: ResNet) -> list[list[nn.Module]]:
     return parts
 
 
-def build_convnext(config: Config, num_classes: int) -> nn.Module:
-    """Without stochastic depth: each rank would leave out other blocks."""
-    return getattr(torchvision.models, config.arch)(num_classes=num_classes, stochastic_depth_prob=0.0)
-
-
-def convnext_parts(net: ConvNeXt) -> list[list[nn.Module]]:
-    parts: list[list[nn.Module]] = []
-    before: list[nn.Module] = []
-    for layer in net.features:
-        if not isinstance(layer[0], CNBlock):
-            before.append(layer)
-            continue
-        for block in layer:
-            parts.append([*before, block])
-            before = []
-    parts[-1] += [net.avgpool, net.classifier]
-    return parts
-
-
 def build_vit(config: Config, num_classes: int) -> nn.Module:
     """Without torch's fast path of attention, which no FLOP counter knows."""
     torch.backends.mha.set_fastpath_enabled(False)
@@ -114,7 +94,6 @@ class FirstToken(nn.Module):
 
 FAMILIES = {
     "ResNet": Family(ResNet, (BasicBlock, Bottleneck), build_resnet, resnet_parts),
-    "ConvNeXt": Family(ConvNeXt, (CNBlock,), build_convnext, convnext_parts),
     "VisionTransformer": Family(VisionTransformer, (EncoderBlock,), build_vit, vit_parts),
 }
 
@@ -132,7 +111,7 @@ def build_model(config: Config, num_classes: int) -> nn.Module:
     return model
 
 
-ADAM_BETA2 = 0.999  # as in arXiv:2201.03545
+ADAM_BETA2 = 0.999  # torch's default
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 

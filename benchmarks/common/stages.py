@@ -12,7 +12,6 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
-from torchvision.ops import Permute
 
 from benchmarks.common.architectures import ARCHITECTURES
 from benchmarks.common.config import Config
@@ -114,27 +113,6 @@ def rows_between(
         for shape, dtype in zip(shapes, types, strict=True)
     )
     return shapes, [*rows]
-
-
-def from_rows(config: Config, shape: Sequence[int], *, is_image: bool) -> nn.Module:
-    """Flat rows, (N, values), to (N, *shape), in the whole model's memory layout, for the order of sums."""
-    if is_image or not ARCHITECTURES[config.arch].channels_last_between_blocks:
-        return nn.Unflatten(1, tuple(shape))
-    channels, *pixels = shape
-    return nn.Sequential(nn.Unflatten(1, (*pixels, channels)), Permute([0, 3, 1, 2]))
-
-
-def to_rows(config: Config, *, is_score: bool) -> nn.Module:
-    """The inverse of from_rows."""
-    if is_score or not ARCHITECTURES[config.arch].channels_last_between_blocks:
-        return nn.Flatten(1)
-    return nn.Sequential(Permute([0, 2, 3, 1]), nn.Flatten(1))
-
-
-def sums_like_whole_model(config: Config, cuts: Sequence[int]) -> bool:
-    """Gradients included."""
-    last_exact_cut = ARCHITECTURES[config.arch].last_exact_cut
-    return not last_exact_cut or all(cut <= last_exact_cut for cut in cuts)
 
 
 def block_times(blocks: Sequence[nn.Module], image_size: int, num_images: int = 1) -> list[float]:

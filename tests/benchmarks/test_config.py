@@ -145,7 +145,6 @@ def test_adamw_has_defaults_of_its_own(tmp_path):
     of_resnet.write_text("arch: resnet18\nlr: 0.5\nweight_decay: 0.25\n")
     of_none.write_text("lr: 0.002\n")
     assert loaded("--arch", "vit_b_16", "--weight-decay", "1e-4") == (3e-3, 4096, 1e-4)
-    assert loaded("--arch=convnext_tiny") == (4e-3, 4096, 0.05)
     assert loaded("--config", of_resnet, "--arch", "vit_b_16") == (3e-3, 4096, 0.3)
     assert loaded("--config", of_resnet, "--arch", "resnet50") == (0.5, 256, 0.25)
     assert loaded("--config", of_none, "--arch", "vit_b_16") == (2e-3, 4096, 0.3)

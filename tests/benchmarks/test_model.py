@@ -22,7 +22,7 @@ from benchmarks.common.model import (
 SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
 
 
-@pytest.mark.parametrize("arch", ["resnet50", "convnext_tiny", "vit_b_16"])
+@pytest.mark.parametrize("arch", ["resnet50", "vit_b_16"])
 def test_parameters_and_flops_are_those_that_torchvision_publishes(arch):
     """torchvision counts multiply-adds of a forward pass. And nothing is left out at random."""
     published = torchvision.models.get_model_weights(arch)["IMAGENET1K_V1"].meta

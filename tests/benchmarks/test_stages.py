@@ -7,7 +7,6 @@ import random
 import pytest
 import torch
 from torch import nn
-from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 from torchvision.models.resnet import BasicBlock, ResNet
 from torchvision.models.vision_transformer import VisionTransformer
 
@@ -25,14 +24,13 @@ from benchmarks.common.stages import (
 
 SMALL_NETS = {
     "resnet18": lambda: ResNet(BasicBlock, [1, 1, 1, 1], num_classes=10),
-    "convnext_tiny": lambda: ConvNeXt([CNBlockConfig(4, 8, 2), CNBlockConfig(8, 12, 1), CNBlockConfig(12, None, 2)]),
     "vit_b_16": lambda: VisionTransformer(32, 16, num_layers=3, num_heads=2, hidden_dim=8, mlp_dim=12),
 }
-NUM_BLOCKS = {"resnet18": 4, "convnext_tiny": 5, "vit_b_16": 3}
+NUM_BLOCKS = {"resnet18": 4, "vit_b_16": 3}
 
 
 def small_net(arch: str) -> nn.Module:
-    """With weights at which every layer counts: ConvNeXt's blocks begin with a scale of 1e-6."""
+    """With weights at which every layer counts."""
     torch.manual_seed(0)
     net = SMALL_NETS[arch]()
     for parameter in net.parameters():

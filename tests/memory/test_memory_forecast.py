@@ -99,9 +99,7 @@ def without_scratch(changes: list) -> list:
     return lasting + list(taken.values())
 
 
-@pytest.mark.parametrize(
-    "arch, image_size, batch", [("resnet50", 64, 16), ("convnext_tiny", 64, 8), ("vit_b_16", 32, 8)]
-)
+@pytest.mark.parametrize("arch, image_size, batch", [("resnet50", 64, 16), ("vit_b_16", 32, 8)])
 @pytest.mark.launches
 def test_the_forecast_is_what_a_real_step_allocates(arch, image_size, batch):
     config = Config(arch=arch, image_size=image_size, global_batch=batch)
