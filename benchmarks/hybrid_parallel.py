@@ -19,7 +19,7 @@ from benchmarks.common.loader import build_loaders
 from benchmarks.common.machine import usable_gpus
 from benchmarks.common.model import autocast_forward, build_model, build_optimizer
 from benchmarks.common.rank import Rank, prepare
-from benchmarks.common.stages import Staged, cut_column, find_cuts, num_splits, send, stages_at
+from benchmarks.common.stages import Staged, cut_column, find_cuts, num_splits, stages_at
 from benchmarks.common.strategy import Layout, Strategy
 
 
@@ -38,7 +38,7 @@ def build(config: Config) -> Strategy:
     model = build_model(config, train.num_classes).to(rank.device)
     cuts = find_cuts(config, model, 2, config.split_size or config.global_batch // rank.world_size)
     stages = stages_at(model, cuts)
-    staged = autocast_forward(config, Staged(stages, devices, config.split_size, send))
+    staged = autocast_forward(config, Staged(stages, devices, config.split_size))
     ddp = DistributedDataParallel(staged, **ddp_options(config))  # hybrid: no device_ids
     optimizer = build_optimizer(config, model)
     criterion = nn.CrossEntropyLoss()

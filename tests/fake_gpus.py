@@ -74,7 +74,6 @@ def see_gpus(patch, num_gpus: int, usable: bool = True) -> None:
     }
     for name, value in reported.items():
         patch.setattr(torch.cuda, name, value)
-    patch.setattr(torch.Tensor, "record_stream", record_stream)
     # torch 2.10 puts a real tensor on a GPU that torch.cuda calls available; later ones ask the driver
     patch.setattr(fake_tensor, "init_gpu_context", lambda device: None)
 
@@ -100,11 +99,6 @@ class Stream:
 
     def wait_stream(self, other: "Stream") -> None:
         assert isinstance(other, Stream)
-
-
-def record_stream(tensor: torch.Tensor, stream: Stream) -> None:
-    """It is about the memory of the stream's GPU."""
-    assert stream.device == tensor.device
 
 
 # --- training ---------------------------------------------------------------------------------------------------------

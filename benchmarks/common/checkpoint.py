@@ -25,7 +25,7 @@ MAY_DIFFER = {
     *("warmup_steps", "windows", "window_steps", "account_steps"),
     # of a single strategy
     *("bucket_cap_mb", "static_graph", "gradient_as_bucket_view", "broadcast_buffers", "comm_hook", "powersgd_rank"),
-    *("shard_ranks", "local_period", "local_group", "compression", "opt_level", "cut", "split_size", "copy_stream"),
+    *("shard_ranks", "local_period", "local_group", "compression", "opt_level", "cut", "split_size"),
     *("microbatches", "pipeline_schedule"),
 }
 
@@ -205,18 +205,6 @@ def resumed_file(config: Config) -> Path:
     if RunFolder.current() and not holds_checkpoints(folder) and (folder.parent / name).exists():
         return folder.parent / name
     return folder / name
-
-
-def best_acc1_on_disk(config: Config, num_classes: int) -> float:
-    """Per cent; 0 without one of this model."""
-    path = Path(config.checkpoint_dir) / "best.pt"
-    if not path.is_file():
-        return 0.0
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        return float(state["best_acc1"]) if state["about"] == fields_that_must_agree(config, num_classes) else 0.0
-    except Exception:  # as below
-        return 0.0
 
 
 def load_checkpoint(config: Config, num_classes: int) -> dict | None:

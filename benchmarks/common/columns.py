@@ -78,7 +78,7 @@ RUNS = (
     Column("acc1", "number", "top-1 accuracy of the last epoch, in percent"),
     Column("acc5", "number", "top-5 accuracy of the last epoch, in percent"),
     Column("val_samples", "number", "images of the last evaluation; every image counts once"),
-    Column("compile_s", "number", "seconds of compiling, before the first step; empty where nothing is compiled"),
+    Column("compile_s", "number", "seconds of the first step, which compiles; empty where nothing is compiled"),
     Column(
         "cudagraph_skips",
         "number",

@@ -148,8 +148,6 @@ class Config:
     """model_parallel, pipeline_parallel, hybrid_parallel: blocks before it; auto: balanced by an estimate."""
     split_size: int = 0
     """model_parallel, hybrid_parallel: images of a micro-batch; 0: the whole batch."""
-    copy_stream: bool = False
-    """model_parallel: copy activations on a CUDA stream of its own."""
     microbatches: int = 0
     """pipeline_parallel: of a step; 0: the least multiple of the stages from 4 on."""
     pipeline_schedule: Literal["gpipe", "1f1b"] = "1f1b"
@@ -181,7 +179,7 @@ NOT_COMPARED = {
     "resume_anyway": "the row's reason says which settings have changed",
     "timeout_s": "patience",
     "limit_s": "patience",
-    "compile_s": "resolved, a time: seconds before the first step",
+    "compile_s": "resolved, a time: seconds of the first step",
 }
 
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from benchmarks.common.checkpoint import Checkpointer, best_acc1_on_disk, sync_state
+from benchmarks.common.checkpoint import Checkpointer, sync_state
 from benchmarks.common.clock import Clock, Meter, Window
 from benchmarks.common.config import Config
 from benchmarks.common.errors import Diverged, Stopped, UserError
@@ -43,7 +43,7 @@ def fit(strategy: Strategy, clock: Clock | None = None) -> None:
     num_parts = layout.num_shards * layout.num_microbatches
     refuse_single_values(config, strategy.train.num_classes, config.global_batch // num_parts)
     columns = dict(strategy.columns)
-    if config.compile:  # but not for evaluation, whose batches have other sizes
+    if config.compile or "compile_s" in columns:  # but not for evaluation, whose batches have other sizes
         step = time_first_step(strategy, columns)
         strategy = dataclasses.replace(strategy, step=step, predict=strategy.predict or strategy.model.forward)
     run = _Run(strategy, clock or Clock(rank.devices))
@@ -214,14 +214,10 @@ class _Run:
     def resume(self) -> tuple[int, int]:
         """The epoch and the step in it to start from."""
         at, self.summary = self.checkpoints.resume()
-        if self.config.checkpoint_dir and self.config.resume:  # best.pt may be of an epoch after the checkpoint
-            num_classes = self.strategy.train.num_classes
-            on_disk = best_acc1_on_disk(self.config, num_classes) if self.rank.reports else 0.0
-            found = torch.tensor([on_disk], dtype=torch.float64, device=self.device)
-            self.best_acc1 = max(at["best_acc1"] if at else 0.0, self.all_reduce(found).item())
         if at is None:
             check_windows_fit(self.config, self.strategy.train.num_steps)
             return 0, 0
+        self.best_acc1 = at["best_acc1"]
         if self.rank.reports:  # the sums are over all ranks already
             self.meter.sums.copy_(at["train_sums"])
             print(f"resumed at step {at['step']} of epoch {at['epoch']}", flush=True)
@@ -284,7 +280,7 @@ def time_first_step(strategy: Strategy, columns: dict[str, Any]) -> Any:
     """Its first call, which compiles, is columns["compile_s"]."""
 
     def timed(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        if "compile_s" in columns:
+        if columns.get("compile_s"):
             return strategy.step(images, target)
         synchronize(strategy.rank.device)
         began_s = time.perf_counter()

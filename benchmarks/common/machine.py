@@ -237,13 +237,6 @@ def driver_version() -> str:
         return ""
 
 
-def nccl_conf(env: Mapping[str, str]) -> str:
-    """A hash of NCCL's own files (nccl/src/misc/param.cc, initEnvFunc)."""
-    own = env.get("NCCL_CONF_FILE") or Path.home() / ".nccl.conf"
-    texts = [_text(Path(own)), _text(Path("/etc/nccl.conf"))]
-    return f"#{_hash(texts)}" if any(texts) else "none"
-
-
 def _cpuinfo(*names: str) -> Iterator[str]:
     lines = _text(Path("/proc/cpuinfo")).splitlines()
     return (line.partition(":")[2].strip() for line in lines if line.startswith(names))

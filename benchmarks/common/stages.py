@@ -4,7 +4,7 @@ import copy
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,9 +33,6 @@ def balanced_cuts(costs: Sequence[float], num_parts: int) -> list[int]:
         return min(ways)
 
     return list(best(0, num_parts)[1])
-
-
-Send = Callable[[torch.Tensor, torch.device], torch.Tensor]
 
 
 FLOPS_PER_BYTE = 17
@@ -159,23 +156,19 @@ class Staged(nn.Module):
     (PipelineParallelResNet50 of PyTorch's tutorial).
     """
 
-    def __init__(self, stages: Sequence[nn.Module], devices: Sequence[torch.device], split_size: int, send: Send):
+    def __init__(self, stages: Sequence[nn.Module], devices: Sequence[torch.device], split_size: int):
         super().__init__()
         self.stages = nn.ModuleList(stage.to(device) for stage, device in zip(stages, devices, strict=True))
-        self.devices, self.split_size, self.send = devices, split_size, send
+        self.devices, self.split_size = devices, split_size
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Scores on the images' device, so that one clock times both."""
         scores = []
         for activation in images.split(self.split_size or len(images)):
             for stage, device in zip(self.stages, self.devices, strict=True):
-                activation = stage(self.send(activation, device))
+                activation = stage(activation.to(device, non_blocking=True))
             scores.append(activation)
         return torch.cat(scores).to(images.device)
-
-
-def send(activation: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return activation.to(device, non_blocking=True)
 
 
 def num_splits(split_size: int, num_images: int) -> int:

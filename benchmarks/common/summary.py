@@ -13,7 +13,7 @@ import torchvision
 from benchmarks.common.clock import Totals, Window
 from benchmarks.common.columns import TABLES
 from benchmarks.common.config import Config
-from benchmarks.common.machine import boot_id, driver_version, machine_facts, nccl_conf
+from benchmarks.common.machine import boot_id, driver_version, machine_facts
 from benchmarks.common.rank import Rank, device_name
 from benchmarks.common.rows import append_rows
 from benchmarks.common.run_folder import RunFolder
@@ -143,7 +143,6 @@ def _kernels(rank: Rank, backend: str, devices_per_node: int) -> dict[str, str]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "gpu_driver": driver_version() if rank.device.type == "cuda" else "",
         "nccl": ".".join(map(str, nccl)),
-        "nccl_conf": nccl_conf(os.environ) if without_group or "nccl" in backend else "",
     }
 
 

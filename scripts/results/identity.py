@@ -21,9 +21,7 @@ RESOLVED_SUFFIX = " resolved"
 AUTO = "auto"
 # On one machine these follow from the requested settings.
 DERIVED_FIELDS = {"world_size", "backend", "network", *STORED_FIELDS} - FIELDS.keys()
-MACHINE_FIELDS = (
-    *("num_cores", "cpu_flags", "cpu_capability", "kernel", "host", "gpu_driver", "nccl", "nccl_conf", "variables"),
-)
+MACHINE_FIELDS = (*("num_cores", "cpu_flags", "cpu_capability", "kernel", "host", "gpu_driver", "nccl", "variables"),)
 AA_LABEL = "label"
 """A second name for the same run: A/A."""
 ALL_CORES = "all cores"

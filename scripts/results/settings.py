@@ -30,7 +30,6 @@ READERS = {
     "opt_level": ("apex_ddp",),
     "cut": ("model_parallel", "pipeline_parallel", "hybrid_parallel"),
     "split_size": ("model_parallel", "hybrid_parallel"),
-    "copy_stream": ("model_parallel",),
     **dict.fromkeys(("microbatches", "pipeline_schedule"), ("pipeline_parallel",)),
 }
 

@@ -96,16 +96,6 @@ def test_the_sums_of_a_resumed_epoch_come_in_once(trained, checkpoints):
         assert run.resume() == (1, 2) and run.meter.sums.sum() == (0 if number else 4)
 
 
-def test_a_resumed_run_keeps_the_better_best_of_its_folder(trained, checkpoints):
-    """It may be of an epoch after the checkpoint that is resumed."""
-    config, saved = trained  # on synthetic images, where each epoch has a top-1 of 0
-    save_checkpoint(checkpoints, "last.pt", saved | {"best_acc1": 0.0})
-    save_checkpoint(checkpoints, "best.pt", saved | {"best_acc1": 50.75})
-    fit(single.build(dataclasses.replace(config, checkpoint_dir=str(checkpoints), resume=True, epochs=2)))
-    for name in ("last.pt", "best.pt"):
-        assert torch.load(checkpoints / name, weights_only=True)["best_acc1"] == 50.75
-
-
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
