@@ -34,8 +34,6 @@ class SweepOptions(RoundOptions):
     """In place of --key: what people turn on, one by one, then all together."""
     to: OptionalText = ""
     """The value that ratios are over; default: the first."""
-    allreduce: OptionalPath = None
-    """With --key ranks: folder of `./bench study allreduce`, from which the chart adds up steps on more ranks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,5 +134,3 @@ class OverheadOptions:
     """YAML file of the configuration."""
     data: OptionalText = ""
     """Default: the configuration's."""
-    fail_under: float = 0.0
-    """Exit with 1 where the lower end of the interval lies below."""

@@ -84,7 +84,6 @@ def test_flags_may_have_quoted_blanks(read, tmp_path):
     ("path", "old", "new", "flags", "words"),
     [
         ("launchers/single.sh", None, None, "", "has no strategy single"),
-        ("launchers/lib.sh", "--run", "--start", "", "starts only commits whose launchers take --run"),
         ("benchmarks/common/config.py", " norm: Lit", " gone: Lit", "--norm group", "no option norm"),
     ],
 )
@@ -111,8 +110,6 @@ def test_a_commit_gets_every_value_that_it_knows(kept_clone, read, tmp_path):
     ab.leave_known_fields(folder, variant)
     reported = read_yaml(str(folder.plan))
     assert reported["momentum"] == 0.9 and reported.keys() == FIELDS.keys() - {"config"}
-    for kind, takes in (("int | Literal['auto']", True), ("str", True), ("int", False), ("Literal['x']", False)):
-        assert variants._takes(kind, "auto") == takes  # a commit older than an `auto` would refuse the run's file
 
 
 @pytest.mark.launches
@@ -178,24 +175,19 @@ def test_a_tree_that_changes_meanwhile_has_no_verdict(untrained):
 
 
 @pytest.mark.launches
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_signal_leaves_no_process_and_no_worktree(untrained, signum, code):
-    """After SIGKILL the next comparison clears away."""
+def test_a_signal_leaves_no_process_and_no_worktree(untrained):
     (hold := untrained.folder.parent / "hold").touch()
     process = untrained.start(A="HEAD", B="flags:", REPEATS=20)
     untrained.until_one_runs(process)
     assert len(untrained.left_over()) == 2
-    process.send_signal(signum)
+    process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(60)
     hold.unlink()
-    assert process.returncode == code
-    (results,) = (untrained.folder / "results").glob("[!.]*")  # after SIGKILL the worktree is there, too
-    if signum == signal.SIGKILL:
-        assert untrained.run(A="HEAD", B="flags:", REPEATS=1).returncode == 0
-    else:
-        rows = [read_table(results / name, "runs") for name in "AB"]
-        assert sorted(status for each in rows for status in each.status) == ["interrupted", WARM_UP, WARM_UP]
+    assert process.returncode == 128 + signal.SIGTERM
+    (results,) = (untrained.folder / "results").iterdir()
+    rows = [read_table(results / name, "runs") for name in "AB"]
+    assert sorted(status for each in rows for status in each.status) == ["interrupted", WARM_UP, WARM_UP]
     assert untrained.left_over() == []
 
 

@@ -6,12 +6,10 @@ import pandas
 import pytest
 import torch
 
-from benchmarks.common.errors import UserError
 from scripts.studies.allreduce import measure
 from scripts.studies.allreduce.allreduce_rank import num_wrong_values
 from scripts.studies.allreduce.analysis import bandwidth_rows, bandwidths, message_sizes
 from scripts.studies.options import AllreduceOptions
-from scripts.studies.sweep.plan import read_exchange
 
 
 def test_bandwidths_are_those_of_nccl_tests():
@@ -45,14 +43,10 @@ def test_wrong_sums_are_counted_and_right_ones_in_bf16_are_not(num_ranks):
 
 
 @pytest.mark.launches
-def test_real_ranks_and_their_files_for_a_sweep_of_ranks(tmp_path, monkeypatch, capsys):
+def test_real_ranks_and_their_files(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("THREADS_PER_RANK", "1")
     options = AllreduceOptions(tmp_path / "a b", nproc=2, rounds=3, largest=16384)
     assert measure.main(options) == 0
     rows = pandas.read_csv(tmp_path / "a b" / "allreduce.csv")
     assert [*rows.bytes] == [1024, 4096, 16384] * 6 and (rows.wrong == 0).all() and (rows.seconds > 0).all()
     assert {*rows.path} == {"gloo, fp32", "gloo, bf16"} and "busbw" in capsys.readouterr().out
-    exchange = read_exchange(tmp_path / "a b", "resnet18")
-    assert exchange.gradient_bytes == 4 * 11_689_512 and exchange.bus_bytes_per_s > 0
-    with pytest.raises(UserError, match="study allreduce writes it"):
-        read_exchange(tmp_path, "resnet18")

@@ -85,44 +85,22 @@ def _of_commit(variant: Variant, rev: str, strategy: str) -> Variant:
     if not commit:
         there_are = ", ".join(f"{kind}:" for kind in KINDS[1:])
         raise UserError(f"{where} {_why_no_commit()}; a commit, {there_are} are what there is")
-    if why := _why_not_startable(commit, strategy):
-        raise UserError(f"{where}: {why}")
-    known, defaults = _fields_of(commit), vars(Config())
-    # Where a commit's field does not take a word such as `auto`, its own default is what that was then.
-    usable = {key for key, value in vars(variant.config).items() if key in known and _takes(known[key], value)}
-    lacking = [key for key, value in vars(variant.config).items() if key not in usable and value != defaults[key]]
-    if lacking:
-        what = f"{lacking[0]} {getattr(variant.config, lacking[0])}" if lacking[0] in known else lacking[0]
-        raise UserError(f"{where}: commit {commit[:12]} has no option {what}, which is set; leave it out")
-    return dataclasses.replace(variant, commit=commit, fields=frozenset(usable))
-
-
-def _why_not_startable(commit: str, strategy: str) -> str:
-    """'' for what this checkout can start."""
     files = (f"launchers/{strategy}.sh", f"benchmarks/{strategy}.py")
     if not all(git_succeeds("cat-file", "-e", f"{commit}:{name}") for name in files):
-        return f"commit {commit[:12]} has no strategy {strategy}; compare later commits"
-    if "--run" not in git_text("show", f"{commit}:launchers/lib.sh"):
-        return (
-            f"ab starts only commits whose launchers take --run, and commit {commit[:12]} is older; measure a set in a "
-            "checkout of it, and give both sets to ./bench compare"
-        )
-    return ""
+        raise UserError(f"{where}: commit {commit[:12]} has no strategy {strategy}; compare later commits")
+    known, defaults = _fields_of(commit), vars(Config())
+    lacking = [key for key, value in vars(variant.config).items() if key not in known and value != defaults[key]]
+    if lacking:
+        raise UserError(f"{where}: commit {commit[:12]} has no option {lacking[0]}, which is set; leave it out")
+    return dataclasses.replace(variant, commit=commit, fields=known)
 
 
-def _fields_of(commit: str) -> dict[str, str]:
-    """The fields of its configuration, and the type of each as its code spells it."""
+def _fields_of(commit: str) -> frozenset[str]:
+    """The fields of its configuration."""
     tree = ast.parse(git_text("show", f"{commit}:benchmarks/common/config.py"))
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Config"]
     fields = [line for config in classes for line in config.body if isinstance(line, ast.AnnAssign)]
-    return {field.target.id: ast.unparse(field.annotation) for field in fields if isinstance(field.target, ast.Name)}
-
-
-def _takes(kind: str, value: object) -> bool:
-    """kind: as _fields_of spells it."""
-    if not isinstance(value, str):
-        return True
-    return repr(value) in kind if "Literal" in kind else not kind.startswith(("int", "float", "Annotated"))
+    return frozenset(field.target.id for field in fields if isinstance(field.target, ast.Name))
 
 
 def _why_no_commit() -> str:

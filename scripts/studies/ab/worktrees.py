@@ -9,11 +9,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import psutil
-
 from benchmarks.common.errors import UserError
 from scripts.shared import source_version
-from scripts.shared.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix, process_space
+from scripts.shared.repository import CHECKOUTS_PREFIX, ROOT
 
 
 @contextlib.contextmanager
@@ -25,8 +23,7 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
         yield {}
         return
     (ROOT / "results").mkdir(exist_ok=True)
-    _remove_left_over()
-    folder = Path(tempfile.mkdtemp(prefix=own_checkouts_prefix(), dir=ROOT / "results"))
+    folder = Path(tempfile.mkdtemp(prefix=CHECKOUTS_PREFIX, dir=ROOT / "results"))
     try:
         for commit in commits:
             if not git_succeeds("worktree", "add", "--detach", "--force", str(folder / commit[:12]), commit):
@@ -36,16 +33,6 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
         for commit in commits:
             git_text("worktree", "remove", "--force", str(folder / commit[:12]))
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_left_over() -> None:
-    """Of a process of this host or container that was killed."""
-    for line in git_text("worktree", "list", "--porcelain").splitlines():
-        path = Path(line.removeprefix("worktree "))
-        found = CHECKOUTS_NAME.fullmatch(path.parent.name) if line.startswith("worktree ") else None
-        if found and found["space"] == process_space() and not psutil.pid_exists(int(found["pid"])):
-            git_text("worktree", "remove", "--force", str(path))
-            shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def git_text(*arguments: str) -> str:

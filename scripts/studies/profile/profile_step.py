@@ -42,7 +42,7 @@ from scripts.shared.repository import ROOT
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 from scripts.studies.options import ProfileOptions
 from scripts.studies.profile.step_costs import DTYPES, GB_PER_S, Operation, trace_step
-from scripts.studies.profile.traces import STEP_NAME, name_rank, open_trace_folder, trace_path, write_trace
+from scripts.studies.profile.traces import STEP_NAME, name_rank, open_trace_folder, trace_path
 
 # The first that an operation's name holds; both of a trace and of a profile.
 KINDS = (
@@ -108,7 +108,7 @@ def measure(options: ProfileOptions, config: Config) -> MeasuredProfile | None:
     if dist.is_initialized():
         dist.destroy_process_group()
     if options.trace:
-        write_trace(profile, trace_path(Path(options.trace), strategy.rank.rank))
+        profile.export_chrome_trace(str(trace_path(Path(options.trace), strategy.rank.rank)))
     if not strategy.rank.reports:
         return None
     whole_model = strategy.layout.num_stages == 1 and len(strategy.rank.devices) == 1

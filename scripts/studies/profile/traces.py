@@ -1,18 +1,13 @@
 """Chrome traces of profiled steps: one file a rank, for Perfetto and for Holistic Trace Analysis, which takes all files
 of a folder for the ranks of one job, reads each one's rank in `distributedInfo`, and finds steps by their names."""
 
-import gzip
 import json
-import shutil
-import tempfile
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 import torch.distributed as dist
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import replace_atomically
 from benchmarks.common.rank import Rank
 
 STEP_NAME = "ProfilerStep"
@@ -40,16 +35,3 @@ def name_rank(profile: torch.profiler.profile, rank: Rank) -> None:
     if not dist.is_initialized():
         info = {"backend": rank.backend, "rank": rank.rank, "world_size": rank.world_size}
         profile.preset_metadata_json("distributedInfo", json.dumps(info))
-
-
-def write_trace(profile: torch.profiler.profile, path: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="trace-") as folder:
-        plain = Path(folder, "trace.json")
-        profile.export_chrome_trace(str(plain))
-        with open(plain, "rb") as trace:
-            replace_atomically(path, lambda file: compress(trace, file))
-
-
-def compress(source: BinaryIO, target: BinaryIO) -> None:
-    with gzip.GzipFile("", "wb", fileobj=target, mtime=0) as compressed:
-        shutil.copyfileobj(source, compressed)
