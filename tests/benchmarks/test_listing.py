@@ -3,7 +3,6 @@
 import os
 import shutil
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -75,15 +74,6 @@ def test_a_folder_that_was_just_changed_is_not_indexed(settled, monkeypatch):
 def test_a_cache_that_cannot_be_written_costs_time_only(tiny_data, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert is_image_folders(tiny_data / "train")
-
-
-def test_of_several_processes_one_lists(settled, monkeypatch):
-    """The others wait, and read the index."""
-    listed, walk = [], listing._walk
-    monkeypatch.setattr(listing, "_walk", lambda *place: (time.sleep(0.05), listed.append(place), walk(*place))[2])
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(list_images, [settled / "train"] * 4))
-    assert len(listed) == len({*listed}) and {len(each) for each in found} == {NUM_TRAIN + 3}
 
 
 def test_a_copy_has_the_same_fingerprint_and_another_set_another_one(settled, tmp_path):

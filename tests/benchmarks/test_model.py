@@ -20,6 +20,7 @@ from benchmarks.common.model import (
 )
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
+pytestmark = pytest.mark.usefixtures("small_model")
 
 
 @pytest.mark.parametrize("arch", ["resnet50", "vit_b_16"])
@@ -76,10 +77,11 @@ def test_weights_lie_in_the_layout_that_the_configuration_names():
 
 def test_batch_norm_on_single_values_is_refused_before_the_first_step():
     """One image of 32 px is one value a channel in ResNet's last layers."""
+    config = Config(image_size=32)
     with pytest.raises(UserError, match="--global-batch"):
-        refuse_single_values(SMALL, 4, 1)
-    refuse_single_values(SMALL, 4, 2)
-    refuse_single_values(dataclasses.replace(SMALL, norm="group"), 4, 1)
+        refuse_single_values(config, 4, 1)
+    refuse_single_values(config, 4, 2)
+    refuse_single_values(dataclasses.replace(config, norm="group"), 4, 1)
 
 
 # --- the learning rate and the optimizer --------------------------------------------------------------------------

@@ -4,8 +4,6 @@
 
 It wraps the `step` of the Strategy that engine.fit gets, so that the suite itself has no hook for its tests.
 Without `rank` every rank is hit, without `step` the first step. RUN_DIR/fault-at is there from the fault on.
-
-COLLECTIVES=folder has each rank note there what it asks of the others, a line each, before it asks.
 """
 
 import contextlib
@@ -14,7 +12,6 @@ import importlib.abc
 import importlib.util
 import io
 import itertools
-import json
 import os
 import signal
 import sys
@@ -85,43 +82,6 @@ def tear_save(torch, number: int) -> None:
     torch.save = torn_save
 
 
-def record_collectives(torch) -> None:
-    """Every operation of a torch.distributed group, also those of DDP's C++, passes the dispatcher of this thread."""
-    import torch.distributed as dist
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
-
-    class Recorder(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            if function.namespace == "c10d":
-                name = function.overloadpacket.__name__.rstrip("_")
-                given = args[1] if name == "gather" else args  # only one rank has a place for what is gathered
-                tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
-                note_collective(dist.get_rank(), name, tensors, args[2] if name in ("send", "recv") else None)
-            return function(*args, **(kwargs or {}))
-
-    Recorder().__enter__()
-
-
-def record_horovod(mpi_ops) -> None:
-    """Horovod's own, by the functions through which its others go. Its names are part of what must agree."""
-    for kind in ("allreduce", "broadcast", "allgather", "reducescatter"):
-        ask = getattr(mpi_ops, f"_{kind}_async")
-
-        def asked(tensor, *args, ask=ask, kind=kind):
-            name = next((arg for arg in args if isinstance(arg, str)), None)
-            note_collective(int(os.environ["HOROVOD_RANK"]), f"{kind} {name}", [tensor])
-            return ask(tensor, *args)
-
-        setattr(mpi_ops, f"_{kind}_async", asked)
-
-
-def note_collective(rank: int, name: str, tensors: list, peer: int | None = None) -> None:
-    shapes = [[str(tensor.dtype), list(tensor.shape)] for tensor in tensors]
-    with open(Path(os.environ["COLLECTIVES"], f"{rank}.jsonl"), "a") as file:
-        file.write(json.dumps([name, shapes, peer]) + "\n")
-
-
 BEFORE = {
     "raise": raise_here,
     "hang": hang_here,
@@ -154,14 +114,5 @@ class AfterImport(importlib.abc.MetaPathFinder):
         return spec
 
 
-def after_engine(engine) -> None:
-    if "FAULT" in os.environ:
-        plant(engine)
-    if "COLLECTIVES" in os.environ:
-        record_collectives(engine.torch)
-
-
-if "FAULT" in os.environ or "COLLECTIVES" in os.environ:
-    AfterImport("benchmarks.common.engine", after_engine)
-if "COLLECTIVES" in os.environ:
-    AfterImport("horovod.torch.mpi_ops", record_horovod)
+if "FAULT" in os.environ:
+    AfterImport("benchmarks.common.engine", plant)
