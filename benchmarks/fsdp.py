@@ -90,7 +90,7 @@ def build(config: Config) -> Strategy:
 
 def casts_weights(config: Config) -> bool:
     """Before it gathers them, to bf16. Models whose LayerNorm must stay float32 compute in autocast instead."""
-    return not ARCHITECTURES[config.arch].float32_between_blocks
+    return ARCHITECTURES[config.arch].normalisation == "BatchNorm"
 
 
 def shard(model: nn.Module, config: Config, mesh: DeviceMesh) -> None:

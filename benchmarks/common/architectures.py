@@ -25,15 +25,14 @@ OPTIMIZER_FIELDS = ("lr", "lr_batch", "weight_decay", "momentum")
 class Architecture:
     """family: its entry in FAMILIES.
     defaults: of fields that neither a file nor a flag sets.
-    patch_size: image_size is a multiple of it.
-    float32_between_blocks: also in bf16."""
+    normalisation: LayerNorm's results are float32, also in bf16.
+    patch_size: image_size is a multiple of it."""
 
     family: str = "ResNet"
     normalisation: Literal["BatchNorm", "LayerNorm"] = "BatchNorm"
     optimizer: Literal["SGD", "AdamW"] = "SGD"
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     patch_size: int = 1
-    float32_between_blocks: bool = False
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -45,7 +44,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         # torchvision, references/classification/README.md, vit_b_16: 64 GPUs of 64 images
         defaults={"lr": 3e-3, "lr_batch": 4096, "weight_decay": 0.3},
         patch_size=16,
-        float32_between_blocks=True,
     ),
 }
 

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from benchmarks.common.config import FIELDS, IMAGE_FIELDS, NOT_COMPARED, Config
+from benchmarks.common.config import IMAGE_FIELDS, NOT_COMPARED, Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.exchange import sync_buffers
 from benchmarks.common.files import replace_atomically
@@ -71,8 +71,7 @@ class Checkpointer:
             load_state(self.strategy, saved)
             for key, value in self.strategy.extra_state.items():
                 value.load_state_dict(saved["extra"][key])
-        except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-            # torch's, for another model or optimizer
+        except Exception as error:  # torch's are of many types, for another model or optimizer
             raise UserError(
                 f"the checkpoint's state does not fit ({_first_line(error)}); resume it with the strategy that wrote "
                 "it, or start without --resume"
@@ -126,8 +125,7 @@ def trained_with(config: Config) -> dict[str, Any]:
 
 def compare_settings(path: Path, saved: dict[str, Any], config: Config) -> str:
     """'' for no difference. Raises UserError without --resume-anyway."""
-    defaults = {name: field.default for name, field in FIELDS.items()}  # of newer fields
-    before, now = defaults | saved["settings"], trained_with(config)
+    before, now = saved["settings"], trained_with(config)
     names = [name for name in now if name not in IMAGE_FIELDS or (before.get(name) not in ("", None) and now[name])]
     changed = [f"{name} {now[name]}, not {before.get(name)}" for name in names if before.get(name) != now[name]]
     if changed and not config.resume_anyway:

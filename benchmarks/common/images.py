@@ -10,7 +10,6 @@ import importlib
 import io
 import math
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -118,7 +117,6 @@ def resize_into(box: torch.Tensor | Image.Image, crop: Crop, out: torch.Tensor) 
         numpy.copyto(out.numpy()[first : first + rows], (some.flip(1) if crop.flip else some).numpy())
 
 
-NVIMGCODEC_VERSION = [0, 9]  # the oldest
 EXIF_ORIENTATION = 274  # the tag's number
 CPU_DEVICE_ID = -99999  # nvimgcodec's NVIMGCODEC_DEVICE_CPU_ONLY
 JPEG_END = b"\xff\xd9"
@@ -183,8 +181,6 @@ def nvimgcodec_decoder() -> Decoder:
     """Raises ImportError."""
     with silence_stderr():
         library = importlib.import_module("nvidia.nvimgcodec")
-        if [int(number) for number in re.findall(r"\d+", library.__version__)[:2]] < NVIMGCODEC_VERSION:
-            raise ImportError(f"version {library.__version__} cannot decode in workers beside CUDA; 0.9 can")
         backends = [library.Backend(library.BackendKind.CPU_ONLY)]
         decoder = library.Decoder(device_id=CPU_DEVICE_ID, backends=backends, max_num_cpu_threads=1, options="")
         params = library.DecodeParams(apply_exif_orientation=False)

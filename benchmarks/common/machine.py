@@ -170,9 +170,8 @@ def has_kernels(built_for: list[str], capability: tuple[int, int]) -> bool:
 def missing_compiler(on_gpu: bool) -> str:
     """'' where nothing is missing, if torch finds a C++ compiler. Triton compiles from C (triton/runtime/build.py)."""
     named = os.environ.get("CC")
-    if on_gpu and not any(shutil.which(name) for name in ([named] if named else ["gcc", "clang"])):
-        there = f"CC={named} is not there; unset CC" if named else "there is none; install gcc"
-        return f"torch.compile on a GPU needs a C compiler, and {there}"
+    if on_gpu and not any(map(shutil.which, [named] if named else ["gcc", "clang"])):
+        return f"torch.compile on a GPU needs a C compiler, and there is no {named or 'gcc'}; install gcc, or unset CC"
     if on_gpu and not find_spec("triton"):
         return "torch.compile on a GPU needs triton; pip install triton"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
@@ -191,9 +190,8 @@ def prepare_compiler(on_gpu: bool) -> None:
     try:
         get_cpp_compiler()
     except RuntimeError:  # InvalidCxxCompiler
-        named = os.environ.get("CXX")
-        there = f"CXX={named} does not start; unset CXX" if named else "there is none; install g++"
-        raise Unavailable(f"torch.compile needs a C++ compiler, and {there}") from None
+        named = os.environ.get("CXX") or "g++"
+        raise Unavailable(f"torch.compile needs C++, and {named} does not start; install g++, or unset CXX") from None
     if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:  # torch takes up to 32 for each rank
         inductor.compile_threads = torch.get_num_threads()
 

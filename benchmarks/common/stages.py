@@ -100,7 +100,8 @@ def rows_between(
     shapes: list[tuple[int, ...]] = [(3, config.image_size, config.image_size)]
     shapes += [shape for _, shape in flops_and_shapes(stages, config.image_size)]
     # on GPUs autocast has GroupNorm in float32
-    in_float32 = (config.norm == "group" and device.type == "cuda") or ARCHITECTURES[config.arch].float32_between_blocks
+    has_layer_norm = ARCHITECTURES[config.arch].normalisation == "LayerNorm"
+    in_float32 = (config.norm == "group" and device.type == "cuda") or has_layer_norm
     in_bf16 = config.precision == "bf16" and not in_float32
     types = [torch.bfloat16 if in_bf16 else torch.float32] * (1 + len(stages))
     if config.precision == "bf16":
