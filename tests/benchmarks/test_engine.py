@@ -42,18 +42,6 @@ def run_dir(tmp_path, monkeypatch):
 # --- the clock ------------------------------------------------------------------------------------------------------
 
 
-def test_a_window_on_a_cpu_is_as_long_as_its_steps(monkeypatch):
-    """Also where the process is stopped between two readings of the clock."""
-    readings = iter([0.0, 0.02, 0.1, 0.2, 0.25])  # of start(): two; then two steps, and stop()
-    monkeypatch.setattr(clock_module, "time", SimpleNamespace(perf_counter=lambda: next(readings)))
-    window = Clock([CPU])
-    window.start()
-    window.tick()
-    window.tick()
-    seconds, step_ms = window.stop()
-    assert step_ms == pytest.approx([100, 100]) and seconds == pytest.approx(0.2)
-
-
 def test_a_window_on_a_gpu_begins_and_ends_when_the_gpu_has_nothing_left_to_do(monkeypatch):
     see_gpus(monkeypatch, 1)
     happened = []

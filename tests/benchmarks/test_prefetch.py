@@ -100,10 +100,3 @@ def test_a_batch_is_copied_beside_the_step_before(queued, prefetch):
             assert copied < log.index(("step", "of steps", number - prefetch)), "the copy starts too late"
         if number > prefetch:
             assert copied > log.index(("step", "of steps", number - prefetch - 1)), "more memory than was asked for"
-
-
-def test_without_prefetch_the_step_copies(queued):
-    log = queued(0)
-    assert {stream for _, stream, _ in log} == {"of steps"}
-    for number in range(1, NUM_BATCHES):
-        assert log.index(("step", "of steps", number - 1)) < log.index(("copy", "of steps", number))
