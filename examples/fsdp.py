@@ -53,7 +53,7 @@ def autocast(device: torch.device) -> torch.autocast:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, loader: DataLoader, device: torch.device, num_images: int) -> torch.Tensor:
+def evaluate_together(model: nn.Module, loader: DataLoader, device: torch.device, num_images: int) -> torch.Tensor:
     """Right answers among the loader's first `num_images` images."""
     model.eval()
     hits = []
@@ -130,7 +130,7 @@ def main() -> None:
         speed = len(train) * args.batch_size * world_size / (time.perf_counter() - began)
         for buffer in model.buffers():  # rank 0's BatchNorm statistics are saved
             dist.broadcast(buffer, src=0)
-        correct = evaluate(model, val, device, num_val)
+        correct = evaluate_together(model, val, device, num_val)
         dist.all_reduce(correct)
         weights, momentum = get_state_dict(model, optimizer, options=whole)  # all ranks call it; rank 0 has the result
         if rank == 0:

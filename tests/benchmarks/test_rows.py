@@ -3,11 +3,9 @@
 import csv
 import json
 import math
-import subprocess
-import sys
+import multiprocessing
 
 import pytest
-from support import ROOT
 
 from benchmarks.common.columns import TABLES
 from benchmarks.common.errors import UserError
@@ -83,20 +81,20 @@ def test_settings_are_added_once_and_read_back_whole(tmp_path):
     assert rows.met[0] == "" and json.loads(rows.met[1]) == {"device_name": "two  spaces"}
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from benchmarks.common.rows import append_rows
-from scripts.results.settings import add_settings
-for n in range(20):
-    append_rows(Path(sys.argv[1]), "windows", [{"run_id": sys.argv[2], "window": n}])
-    add_settings(Path(sys.argv[1]), {"n": n})
-"""
+def write_rows(folder, name):
+    for n in range(20):
+        append_rows(folder, "windows", [{"run_id": name, "window": n}])
+        add_settings(folder, {"n": n})
 
 
 def test_two_writers_lose_no_row_and_double_no_settings(tmp_path):
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, tmp_path, name], cwd=ROOT) for name in "ab"]
-    assert [writer.wait(120) for writer in writers] == [0, 0]
+    fork = multiprocessing.get_context("fork")
+    writers = [fork.Process(target=write_rows, args=(tmp_path, name)) for name in "ab"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(120)
+    assert [writer.exitcode for writer in writers] == [0, 0]
     rows = read_table(tmp_path, "windows")
     assert sorted(zip(rows.run_id, rows.window, strict=True)) == [(name, n) for name in "ab" for n in range(20)]
     settings = read_table(tmp_path, "settings").settings
