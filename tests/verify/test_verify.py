@@ -96,8 +96,8 @@ def test_a_planted_fault_is_found(fault, checkout, tiny_data, tiny_config, tmp_p
 
 AS_IT_IS = {  # strategies and arguments
     "each way to divide a step": ("ddp apex_ddp", ""),
-    "AdamW": ("zero1", "--arch vit_b_16"),  # it divides the state
-    "a transformer": ("pipeline_parallel", "--arch vit_b_16 --cut 6"),
+    "the optimizer's state in parts": ("zero1", ""),
+    "a transformer, and AdamW": ("pipeline_parallel", "--arch vit_b_16 --cut 6"),
 }
 
 
