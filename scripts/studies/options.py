@@ -34,6 +34,8 @@ class SweepOptions(RoundOptions):
     """In place of --key: what people turn on, one by one, then all together."""
     to: OptionalText = ""
     """The value that ratios are over; default: the first."""
+    allreduce: OptionalPath = None
+    """With --key ranks: folder of `./bench study allreduce`, from which the chart adds up steps on more ranks."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -160,17 +160,23 @@ def test_a_point_that_was_not_run_says_why_and_new_values_join(tmp_path):
     assert len(chart.sweep_chart(found).axes[0].patches) == 2  # words: a bar a point
 
 
-def test_efficiency_by_hand(tmp_path):
+def test_efficiency_and_the_sum_for_more_ranks_by_hand(tmp_path):
+    """100 images/s of one rank; gradients of 1 MB take 1 ms between 2 ranks, and 1.5 ms between 4."""
     hashes = {}
     for ranks, speed in ((1, 100), (2, 160), (4, 200)):
         asked = {"global_batch": 32}
         hashes[str(ranks)] = add_runs(tmp_path, "ddp", speed, noise=0.001, asked=asked, world_size=ranks)
-    sweep = points.Sweep("ddp", points.RANKS, "1", False, "", hashes)
+    exchange = points.Exchange(10**6, 1e9)
+    sweep = points.Sweep("ddp", points.RANKS, "1", False, "", hashes, exchange)
     points.record_sweep(tmp_path, sweep)
     found = points.find_result(load_set(tmp_path), sweep)
     assert [round(found.efficiency(point), 2) for point in found.timed] == [1.0, 0.8, 0.5]
+    assert exchange.seconds(2) == pytest.approx(1e-3) and exchange.seconds(4) == pytest.approx(1.5e-3)
+    assert found.summed_speed(4) == pytest.approx(32 / (0.08 + 0.0015), rel=0.01)
+    weak = dataclasses.replace(found, sweep=dataclasses.replace(sweep, weak=True))
+    assert weak.summed_speed(4) == pytest.approx(4 * 32 / (0.32 + 0.0015), rel=0.01)
     lines = {line.get_linestyle() for line in chart.sweep_chart(found).axes[0].lines}
-    assert {"--", "-"} <= lines
+    assert {"--", ":", "-"} <= lines
 
 
 def test_the_measured_bubble_stands_beside_that_of_equal_stages(tmp_path):

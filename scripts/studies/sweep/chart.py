@@ -76,6 +76,8 @@ def chart_over_numbers(result: SweepResult, numbers: list[float]) -> Figure:
     notes = [f"n = {n} a point; circles: runs; lines: 95 % intervals"]
     if result.sweep.key == RANKS:
         notes.append("dashed: ideal")
+        if result.sweep.exchange is not None:
+            notes.append("dotted: a sum, one rank's step plus the all-reduce's time")
     if any(point.oversubscribed for point in timed):
         notes.append("white: more ranks than cores")
     add_note(figure, "; ".join(notes) + ".")
@@ -104,8 +106,7 @@ def draw_speeds(axes: Axes, result: SweepResult, numbers: list[float]) -> None:
         axes.set_xscale("log")
         axes.minorticks_off()
     if key == RANKS:
-        ideal = [timed[0].speed * number / numbers[0] for number in numbers]
-        axes.plot(numbers, ideal, color="black", linestyle="--", linewidth=0.9)
+        draw_ideal_and_sum(axes, result, numbers)
     for number, point in zip(numbers, timed, strict=True):
         face = "white" if point.oversubscribed else COLORS[0]
         style: dict[str, Any] = {"fmt": "s", "color": COLORS[0], "markerfacecolor": face, "ecolor": "black"}
@@ -128,6 +129,15 @@ def draw_speeds(axes: Axes, result: SweepResult, numbers: list[float]) -> None:
     axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.set_xlabel(key)
     axes.set_ylabel("images/s")
+
+
+def draw_ideal_and_sum(axes: Axes, result: SweepResult, numbers: list[float]) -> None:
+    ideal = [result.timed[0].speed * number / numbers[0] for number in numbers]
+    axes.plot(numbers, ideal, color="black", linestyle="--", linewidth=0.9)
+    more = [*map(int, numbers), 2 * int(numbers[-1]), 4 * int(numbers[-1])]
+    sums = [(number, speed) for number in more if (speed := result.summed_speed(number)) is not None]
+    if sums:
+        axes.plot(*zip(*sums, strict=True), color="black", linestyle=":", linewidth=1.2)
 
 
 def draw_bubbles(axes: Axes, timed: list[TimedPoint], places: list[float]) -> None:

@@ -7,11 +7,13 @@
 The points are the runs of a round; sweeps.json of the set says what they are.
 """
 
+import csv
 import dataclasses
 import os
 import shlex
 import typing
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -34,10 +36,11 @@ from scripts.runner.request import Request, read_request, with_images
 from scripts.shared import strategy_list
 from scripts.studies.options import SweepOptions
 from scripts.studies.sweep.each_option import BASELINE_POINT, option_points
-from scripts.studies.sweep.points import EACH_OPTION, RANKS, Point, Sweep, record_sweep
+from scripts.studies.sweep.points import EACH_OPTION, RANKS, Exchange, Point, Sweep, record_sweep
 
 EXAMPLE = "./bench study sweep --strategy ddp --key bucket_cap_mb --values 1 5 25 100"
 ACCOUNT_STEPS = 4  # of a pipeline, whose bubble the chart shows
+BUCKET_BYTES = 25 * 2**20  # of DDP
 
 
 def main(options: SweepOptions, flags: Sequence[str]) -> int:
@@ -53,8 +56,11 @@ def main(options: SweepOptions, flags: Sequence[str]) -> int:
         raise UserError(f"--to is {to!r}, but the points are {', '.join(planned)}")
     if not options.plan:
         results = preflight.open_result_set(request.results, "sweep-")
+        exchange = read_exchange(options.allreduce, runs[0].config.arch) if options.allreduce else None
         ranks = "" if key == RANKS else f"--nproc {request.ranks_here} -- "
-        record_sweep(results, Sweep(strategy, key, to, options.weak, ranks + shlex.join(request.flags), planned))
+        record_sweep(
+            results, Sweep(strategy, key, to, options.weak, ranks + shlex.join(request.flags), planned, exchange)
+        )
         request = dataclasses.replace(request, results=results)
     suite = loop.Suite(lambda request: plan_points(request, strategy, points), lambda: ["scripts.studies.sweep.chart"])
     return loop.main(request, suite)
@@ -70,8 +76,8 @@ def name_of_key(options: SweepOptions) -> str:
             raise UserError(f"--{name} is missing; for example: {EXAMPLE}")
     if options.key == RANKS:
         return RANKS
-    if options.weak:
-        raise UserError("--weak goes with --key ranks")
+    if options.weak or options.allreduce:
+        raise UserError("--weak and --allreduce go with --key ranks")
     key = find_field(options.key)
     if key in NOT_COMPARED:
         raise UserError(f"--key {key} cannot change what is measured ({NOT_COMPARED[key]}); sweep another option")
@@ -130,6 +136,23 @@ def flag_words(fields: dict[str, Any]) -> list[str]:
         flag = name.replace("_", "-")
         words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     return words
+
+
+def read_exchange(folder: Path, arch: str) -> Exchange:
+    """From what `./bench study allreduce` has measured."""
+    import torch
+    from torchvision.models import get_model
+
+    try:
+        with open(folder / "bandwidths.csv", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["path"].endswith("fp32")]
+        nearest = min(rows, key=lambda row: abs(int(row["bytes"]) - BUCKET_BYTES))
+        bus_bytes_per_s = float(nearest["bus_bytes_per_s"])
+    except (OSError, KeyError, ValueError) as error:
+        raise UserError(f"{folder}/bandwidths.csv: {error}; ./bench study allreduce writes it") from None
+    with torch.device("meta"):
+        num_parameters = sum(each.numel() for each in get_model(arch).parameters())
+    return Exchange(4 * num_parameters, bus_bytes_per_s)
 
 
 def run_on_one_gpu(options: Any, flags: Sequence[str]) -> int:

@@ -35,6 +35,17 @@ class Point:
 
 
 @dataclasses.dataclass(frozen=True)
+class Exchange:
+    """The all-reduce of a step. bus_bytes_per_s: as nccl-tests defines it."""
+
+    gradient_bytes: int
+    bus_bytes_per_s: float
+
+    def seconds(self, num_ranks: int) -> float:
+        return self.gradient_bytes * 2 * (num_ranks - 1) / num_ranks / self.bus_bytes_per_s
+
+
+@dataclasses.dataclass(frozen=True)
 class Sweep:
     """As planned. points: the hash of each one's requested settings, by its label. flags: what all have."""
 
@@ -44,6 +55,7 @@ class Sweep:
     weak: bool
     flags: str
     points: dict[str, str]
+    exchange: Exchange | None = None
 
     @property
     def name(self) -> tuple[str, str, bool, str]:
@@ -63,7 +75,12 @@ def record_sweep(results: Path, sweep: Sweep) -> None:
 
 def load_sweeps(results: Path) -> list[Sweep]:
     try:
-        return [Sweep(**each) for each in json.loads((results / FILE).read_bytes())["sweeps"]]
+        found = json.loads((results / FILE).read_bytes())["sweeps"]
+        sweeps = [Sweep(**each) for each in found]
+        return [
+            dataclasses.replace(each, exchange=Exchange(**raw["exchange"]) if raw["exchange"] else None)
+            for each, raw in zip(sweeps, found, strict=True)
+        ]
     except FileNotFoundError:
         return []
     except (ValueError, TypeError, LookupError) as error:
@@ -112,6 +129,16 @@ class SweepResult:
         """Throughput a rank over that of the fewest ranks; 1 is ideal."""
         first = self.timed[0]
         return point.speed / point.num_ranks / (first.speed / first.num_ranks)
+
+    def summed_speed(self, num_ranks: int) -> float | None:
+        """images/s of num_ranks: a step's computing, at the images/s of a rank alone, plus its all-reduce; None
+        without a measured all-reduce, or a point of one rank."""
+        exchange, first = self.sweep.exchange, self.timed[0]
+        if exchange is None or first.num_ranks != 1:
+            return None
+        batch = float(first.group.ok_runs.global_batch.iloc[0])
+        images_of_rank = batch if self.sweep.weak else batch / num_ranks
+        return num_ranks * images_of_rank / (images_of_rank / first.speed + exchange.seconds(num_ranks))
 
 
 def find_result(results: ResultSet, sweep: Sweep) -> SweepResult:
