@@ -68,10 +68,10 @@ IN_PARALLEL := -n logical --maxprocesses 4 --dist loadfile $(FAULTS:%=--ignore=%
 PYTEST := PYTHONDONTWRITEBYTECODE= "$$PYTHON" -m pytest
 
 test: data
-	@$(PYTEST) -m "not launches and not slow and not gpu" $${TESTS:-$(IN_PARALLEL)}
+	@$(PYTEST) -m "not launches and not gpu" $${TESTS:-$(IN_PARALLEL)}
 
 test-launches: data
-	@$(PYTEST) -m "launches and not slow and not gpu" $${TESTS:-$(IN_PARALLEL)}
+	@$(PYTEST) -m "launches and not gpu" $${TESTS:-$(IN_PARALLEL)}
 
 gpu-test: setup
 	@$(PYTEST) -m gpu -rs --junitxml results/gpu-test.xml tests/gpu $(TESTS)

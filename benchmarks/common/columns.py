@@ -175,7 +175,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("memory_used_mb", "number", "10^6 bytes in use on the device, by all programs"),
         Column("power_w", "number", "power"),
         Column("temperature_c", "number", "temperature"),
-        Column("network_mb_per_s", "number", "10^6 bytes a second, sent and received"),
         Column("throttle", "text", "why a GPU held its clocks down: `thermal` or `power`"),
         Column("clock_mhz", "number", "the clock of a GPU's multiprocessors"),
         Column("other_processes", "number", "processes of others on the GPU"),

@@ -6,7 +6,6 @@ Between two windows nothing is written: losses stay on the device, rows in memor
 import contextlib
 import dataclasses
 import hashlib
-import os
 import resource
 import signal
 import time
@@ -22,14 +21,12 @@ from benchmarks.common.checkpoint import Checkpointer, sync_state
 from benchmarks.common.clock import Clock, Meter, Window
 from benchmarks.common.config import Config
 from benchmarks.common.errors import Diverged, Stopped, UserError
-from benchmarks.common.machine import boot_id
 from benchmarks.common.model import flops_per_image, learning_rate, refuse_single_values
 from benchmarks.common.phases import break_down_steps, gather
 from benchmarks.common.rank import STOP_SIGNALS, synchronize, used_gpus
 from benchmarks.common.strategy import STORED_FIELDS, Strategy, all_reduce_sum, resolve_layout
 from benchmarks.common.summary import Record
 
-CORE_BITS, MOST_CORES = 52, 2080  # of a machine, as numbers of 52 bits
 CHECK_S = 5.0  # how often ranks look for signals, outside timed windows: Slurm's grace period is 30 s
 
 
@@ -64,7 +61,7 @@ def fit(strategy: Strategy, clock: Clock | None = None) -> None:
         run.summary |= means
     resolved = {"world_size": rank.world_size * len(rank.devices)} | strategy.train.resolved
     resolved |= {name: getattr(layout, name) for name in STORED_FIELDS} | columns
-    reported = report_ranks(strategy) | run.report()
+    reported = report_ranks(strategy)
     run.record.finish(run.summary | {"parallel": reported["devices"] > 1}, resolved, reported)
 
 
@@ -83,7 +80,7 @@ class _Run:
         self.step_ms: list[float] = []
         self.peak_memory_mb = 0.0
         self.summary: dict[str, Any] = {}
-        self.best_acc1 = self.images_per_step = 0.0
+        self.best_acc1 = 0.0
 
     def train_epoch(self, epoch: int, first_step: int) -> None:
         config, train = self.config, self.strategy.train
@@ -155,7 +152,7 @@ class _Run:
         num_steps = min(self.config.window_steps, 2 * self.steps_to_check, int(CHECK_S / max(step_s, 1e-9)))
         self.steps_to_check = max(1, num_steps)
         self.losses, self.checked_at = [], time.monotonic()
-        self.record.report_progress(steps_done, step_s)
+        self.record.report_progress(steps_done)
         if self.config.checkpoint_dir and (signum or (checkpoint_due and not ended)):  # the epoch's end saves by itself
             self.save("last.pt", epoch, next_step)
         if signum:
@@ -189,8 +186,6 @@ class _Run:
             return
         self.record.write_epoch(epoch, phase, seconds, totals)
         self.summary[f"{phase}_loss"] = totals.loss
-        if phase == "train":
-            self.images_per_step = totals.images / self.strategy.train.num_steps
         if phase == "val":
             self.summary |= {"acc1": totals.acc1, "acc5": totals.acc5, "val_samples": totals.images}
 
@@ -237,11 +232,6 @@ class _Run:
             "flops_per_image": flops_per_image(self.config, num_classes) if self.rank.reports else None,
         }
         self.record.book_time("summary")
-
-    def report(self) -> dict[str, float]:
-        """For as_planned.py."""
-        fit = windows_that_fit(self.config, self.strategy.train.num_steps)
-        return {"images_per_step": self.images_per_step, "windows": len(self.windows), "windows_that_fit": fit}
 
 
 @contextlib.contextmanager
@@ -310,21 +300,13 @@ def check_windows_fit(config: Config, num_steps: int) -> None:
 def report_ranks(strategy: Strategy) -> dict[str, Any]:
     """For as_planned.py. A collective."""
     rank = strategy.rank
-    mask = sum(1 << core for core in os.sched_getaffinity(0))
-    own_words = [mask >> first & (1 << CORE_BITS) - 1 for first in range(0, MOST_CORES, CORE_BITS)]
-    own_node = number_of(f"{boot_id()} {os.environ.get('SLURMD_NODENAME', '')}")
-    table = gather([own_node, torch.get_num_threads(), *own_words], rank, strategy.all_reduce).tolist()
-    cores: dict[tuple[float, int], int] = {}  # a core which two ranks of a node may use counts once
-    for node, _, *words in table:
-        for n, word in enumerate(words):
-            cores[node, n] = cores.get((node, n), 0) | int(word)
+    threads = gather([torch.get_num_threads()], rank, strategy.all_reduce)
     return {
         "ranks": rank.world_size,
         "world_size": rank.world_size * len(rank.devices),
         "devices": count_devices(strategy),
         "device": rank.device.type,
-        "threads": int(min(threads for _, threads, *_ in table)),
-        "cores": sum(word.bit_count() for word in cores.values()),
+        "threads": int(threads.min()),
     }
 
 
@@ -333,13 +315,10 @@ def count_devices(strategy: Strategy) -> int:
     rank = strategy.rank
     numbers = [float(rank.rank)]
     if rank.device.type == "cuda":  # by UUID: two tasks may share a GPU 0
-        numbers = [number_of(str(torch.cuda.get_device_properties(device).uuid)) for device in rank.devices]
+        uuids = [str(torch.cuda.get_device_properties(device).uuid) for device in rank.devices]
+        # 52 bits, which a float64 holds exactly
+        numbers = [int(hashlib.sha256(uuid.encode()).hexdigest()[:13], 16) for uuid in uuids]
     return len(gather(numbers, rank, strategy.all_reduce).unique())
-
-
-def number_of(name: str) -> int:
-    """52 bits, which a float64 holds exactly."""
-    return int(hashlib.sha256(name.encode()).hexdigest()[:13], 16)
 
 
 def peak_memory_mb(device: torch.device) -> float:

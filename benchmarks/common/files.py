@@ -41,6 +41,18 @@ def hold_lock(path: Path, limit_s: float = 60.0) -> Iterator[int]:
         os.close(descriptor)
 
 
+def make_new_folder(first: Path) -> Path:
+    """Of this name, or with -2, -3 and so on behind it where others have it."""
+    path, number = first, 1
+    while True:
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            number += 1
+            path = first.with_name(f"{first.name}-{number}")
+
+
 def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """A reader finds the old or the new content. Raises OSError, and what `write` raises."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

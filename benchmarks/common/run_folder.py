@@ -3,7 +3,7 @@
 run.yaml           by the plan. config: every field; run: round, position, number, name, flags as typed, and requested
                    settings that are no field, such as ranks
 run.log            what the run's processes print
-progress           "steps done, steps in all, seconds of a step lately"; written in place, which keeps the disk quiet
+progress           "steps done, steps in all"; written in place, which keeps the disk quiet
 summary.json       by the reporting rank: its columns of the row, the resolved settings, and its wall clock
 cause-<pid>.json   why a process ended early, and when: the earliest is the first cause
 """
@@ -22,7 +22,7 @@ import yaml
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import write_json, write_text_atomically
+from benchmarks.common.files import make_new_folder, write_json, write_text_atomically
 
 RUN_DIR_VARIABLE = "RUN_DIR"
 PROGRESS_BYTES = 40
@@ -50,15 +50,8 @@ class RunFolder:
     @classmethod
     def create(cls, results: Path, strategy: str, round_number: int) -> "RunFolder":
         """Its name is the run_id."""
-        first = results.resolve() / "logs" / f"{strategy}-{round_number}-{datetime.datetime.now():%H%M%S}"
-        path, number = first, 1
-        while True:
-            try:
-                path.mkdir(parents=True)
-                return cls(path)
-            except FileExistsError:
-                number += 1
-                path = first.with_name(f"{first.name}-{number}")
+        name = f"{strategy}-{round_number}-{datetime.datetime.now():%H%M%S}"
+        return cls(make_new_folder(results.resolve() / "logs" / name))
 
     def write_plan(self, config: Config, run: Mapping[str, Any]) -> None:
         fields = {name: value for name, value in vars(config).items() if name != "config"}  # a file cannot name itself
@@ -93,19 +86,13 @@ class RunFolder:
     def _progress_file(self) -> int:
         return os.open(self.path / "progress", os.O_WRONLY | os.O_CREAT, 0o666)
 
-    def write_progress(self, steps_done: int, num_steps: int, step_s: float = 0.0) -> None:
-        os.pwrite(self._progress_file, f"{steps_done} {num_steps} {step_s:.3f}".ljust(PROGRESS_BYTES).encode(), 0)
+    def write_progress(self, steps_done: int, num_steps: int) -> None:
+        os.pwrite(self._progress_file, f"{steps_done} {num_steps}".ljust(PROGRESS_BYTES).encode(), 0)
 
     def progress(self) -> tuple[int, int] | None:
         with contextlib.suppress(OSError, ValueError):
-            done, total, _ = (self.path / "progress").read_text().split()
+            done, total = (self.path / "progress").read_text().split()
             return int(done), int(total)
-        return None
-
-    def step_s(self) -> float | None:
-        """Lately; None or 0 before the second report."""
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            return float((self.path / "progress").read_text().split()[2])
         return None
 
     def write_summary(self, summary: dict[str, Any]) -> None:

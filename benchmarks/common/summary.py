@@ -76,9 +76,9 @@ class Record:
             append_rows(self.folder.results, table, rows)
         self.rows = {}
 
-    def report_progress(self, steps_done: int, step_s: float) -> None:
+    def report_progress(self, steps_done: int) -> None:
         if self.folder:
-            self.folder.write_progress(steps_done, self.num_steps, step_s)
+            self.folder.write_progress(steps_done, self.num_steps)
 
     def finish(self, measured: dict, resolved: dict, reported: dict | None = None) -> None:
         """measured: columns of runs.csv. resolved: settings, stored as "met", and in their columns of the row; None

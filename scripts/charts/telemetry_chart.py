@@ -1,4 +1,4 @@
-"""The chart of the machine during the runs: utilisation, memory, power and network over time."""
+"""The chart of the machine during the runs: utilisation, memory and power over time."""
 
 import pandas
 from matplotlib.figure import Figure
@@ -15,7 +15,6 @@ PANELS = {
     "GPU, %, mean of GPUs": ("gpu", "util_pct", 1, "mean"),
     "GPU memory, GB, all GPUs": ("gpu", "memory_used_mb", 1e-3, "sum"),
     "power, W, all GPUs": ("gpu", "power_w", 1, "sum"),
-    "network, MB/s": ("cpu", "network_mb_per_s", 1, "mean"),
 }
 LEAST_SHOWN = 0.1  # a panel in which nothing rises above this shows nothing
 

@@ -1,7 +1,6 @@
 """Every command of ./bench. Standard library only: --help prints this table before anything is installed."""
 
 import dataclasses
-import difflib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,8 +12,8 @@ class Command:
     options: str
     """`module.Class` below scripts."""
     action: str
-    """A function of actions.py; with dots `module.function` below scripts, which gets the options and, with --json, the
-    dict for the result."""
+    """`module.function` below scripts, which gets the options, with `flags` what follows `--`, and with --json a dict
+    for the result."""
     flags: str = ""
     """What may follow `--`."""
     heading: str = ""
@@ -28,7 +27,7 @@ COMMANDS = [
         "time strategies in rounds, then draw the charts",
         "run single ddp --repeats 5 --until 5% -- --global-batch 64",
         "cli.options.BenchRunOptions",
-        "run_strategies",
+        "cli.actions.run_strategies",
         FLAGS_HELP,
         heading="time training",
     ),
@@ -37,7 +36,7 @@ COMMANDS = [
         "the same as one Slurm job, all strategies in turn on the same nodes",
         "slurm --nodes 2 --tasks-per-node 8 --gpus-per-node 8 --partition gpu --time-min 240",
         "cli.options.SlurmOptions",
-        "run_slurm",
+        "runner.slurm.main",
         FLAGS_HELP,
     ),
     Command(
@@ -45,7 +44,7 @@ COMMANDS = [
         "is B faster than A? two commits, options or interpreters, in one session",
         "ab HEAD~1 tree: --strategy ddp --fail-over 5%",
         "studies.options.AbOptions",
-        "ab",
+        "studies.ab.ab.main",
         FLAGS_HELP,
     ),
     Command(
@@ -82,7 +81,7 @@ COMMANDS = [
         "test that strategies compute the same update as one plain process",
         "verify ddp fsdp --results results/x",
         "verify.options.VerifyOptions",
-        "verify",
+        "verify.verify.main",
         FLAGS_HELP,
         heading="check",
     ),
@@ -91,7 +90,7 @@ COMMANDS = [
         "memory that each strategy needs on a GPU",
         "forecast-memory --memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml",
         "memory.options.MemoryOptions",
-        "forecast_memory",
+        "memory.memory_check.main",
         FLAGS_HELP,
     ),
     Command(
@@ -99,7 +98,7 @@ COMMANDS = [
         "one option with several values, numbers of ranks, or each option by itself",
         "study sweep --strategy ddp --key bucket_cap_mb --values 1 5 25 100",
         "studies.options.SweepOptions",
-        "sweep",
+        "studies.sweep.plan.main",
         FLAGS_HELP,
         heading="study",
     ),
@@ -108,7 +107,7 @@ COMMANDS = [
         "images/s of each loader beside torchvision's, and whether loading limits training",
         "study loaders --data /path/to/images --strategy ddp",
         "studies.options.LoadersOptions",
-        "loaders",
+        "studies.loaders.measure.main",
         FLAGS_HELP,
     ),
     Command(
@@ -123,7 +122,7 @@ COMMANDS = [
         "MFU, the top kernels of a step, each kind of layer beside its roof, and traces",
         "study profile --strategy ddp --trace results/trace -- --global-batch 64",
         "studies.options.ProfileOptions",
-        "profile",
+        "studies.profile.profile_step.profile_on_ranks",
         FLAGS_HELP,
     ),
     Command(
@@ -182,7 +181,7 @@ COMMANDS = [
         "every configuration field and its flag",
         "flags",
         "shared.option_types.NoOptions",
-        "list_flags",
+        "cli.actions.list_flags",
         heading="other",
     ),
     Command(
@@ -190,11 +189,10 @@ COMMANDS = [
         "install everything into .venv, as the other commands do by themselves",
         "setup",
         "shared.option_types.NoOptions",
-        "nothing",
+        "cli.actions.nothing",
     ),
 ]
 BY_WORDS = {command.words: command for command in COMMANDS}
-GROUPS = {command.words.split()[0] for command in COMMANDS if " " in command.words}
 ABOUT = """\
 ./bench COMMAND --help has its options and an example. First: ./bench run --plan, then ./bench run.
 What follows -- are configuration fields, such as --global-batch 64; ./bench flags lists all.
@@ -212,26 +210,10 @@ def find_command(words: list[str]) -> tuple[Command | None, list[str]]:
     return None, words
 
 
-def nearest_commands(words: list[str]) -> str:
-    first = words[0]
-    if first in GROUPS:
-        known = [each.split()[1] for each in BY_WORDS if each.startswith(f"{first} ")]
-        typed = words[1] if len(words) > 1 and not words[1].startswith("-") else ""
-        near = difflib.get_close_matches(typed, known, n=1)
-        begins = f"no command '{first} {typed}'" if typed else f"'{first}' needs another word"
-        hint = f"did you mean: ./bench {first} {near[0]}" if near else f"there are {', '.join(known)}"
-        return f"{begins}; {hint}"
-    names = {each: each for each in BY_WORDS} | {each.split()[-1]: each for each in BY_WORDS if " " in each}
-    near = difflib.get_close_matches(first, [*names, *GROUPS], n=1)
-    hint = f"did you mean: ./bench {names.get(near[0], near[0])}" if near else "./bench --help lists all"
-    return f"no command {first!r}; {hint}"
-
-
-def overview(group: str = "") -> str:
-    shown = [command for command in COMMANDS if not group or command.words.startswith(f"{group} ")]
-    width = max(len(command.words) for command in shown)
-    lines = [f"usage: ./bench {group or 'COMMAND'} {'COMMAND ' if group else ''}[OPTION ...] [-- FLAG ...]"]
-    for command in shown:
-        lines += [f"{command.heading}:"] if command.heading and not group else []
+def overview() -> str:
+    width = max(len(command.words) for command in COMMANDS)
+    lines = ["usage: ./bench COMMAND [OPTION ...] [-- FLAG ...]"]
+    for command in COMMANDS:
+        lines += [f"{command.heading}:"] if command.heading else []
         lines.append(f"  {command.words:<{width}}  {command.summary}")
-    return "\n".join(lines if group else [*lines, ABOUT])
+    return "\n".join([*lines, ABOUT])

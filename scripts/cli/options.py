@@ -26,19 +26,9 @@ class SlurmOptions(RunOptions):
     """Cores of each rank; default: its share of the cores of the partition's smallest node."""
     partition: OptionalText = ""
     """Slurm's partition; default: the cluster's."""
-    account: OptionalText = ""
-    """Slurm's account, which pays."""
-    qos: OptionalText = ""
-    """Slurm's quality of service."""
-    gpu_type: OptionalText = ""
-    """The GPUs' type, such as a100, where --gres wants it: gpu:a100:8."""
-    memory: OptionalText = ""
-    """Memory of each node, such as 64G; 0: all."""
-    exclusive: Flag = False
-    """No other job on the same nodes."""
     time_min: OptionalInt = None
     """Time limit of the job in minutes; default: the partition's."""
-    warning_s: OptionalInt = None
-    """Seconds before the time limit at which the run in progress is ended; default: 60."""
+    sbatch: OptionalText = ""
+    """More options of sbatch, such as --sbatch="--account=lab --exclusive --gres=gpu:a100:8"."""
     container: OptionalText = ""
     """Image in which the scripts run: by Apptainer (.sif), or by srun with pyxis."""

@@ -2,12 +2,11 @@
 
 import contextlib
 import dataclasses
-import functools
 import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,10 @@ import tyro
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import guard_output
-from scripts.cli import actions
 from scripts.cli.command_table import Command, find_command
+from scripts.data.options import MakeDatasetOptions
 from scripts.shared.command_line import flags_from_folder, split_at_dashes
+from scripts.shared.external import FOLDER_VARIABLE
 from scripts.shared.programs import exit_code
 from scripts.shared.repository import ROOT
 
@@ -37,30 +37,27 @@ def main(words: list[str], from_folder: Path) -> int:
         print(f"error: ./bench {command.words} takes nothing after --, such as {flags[0]}", file=sys.stderr)
         return 2
     options = options_from_folder(parse(command, typed), from_folder)
-    with json_output(getattr(options, "json", False)) as print_json:
-        found: dict[str, Any] = {}
-        results = [found] if hasattr(options, "json") else []
-        code = exit_code(functools.partial(act, command, options, flags, *results), errors=(UserError, ValueError))
-        if found:
-            print_json({"command": command.words, "exit_code": code} | found)
+    found: dict[str, Any] = {}
+    results = [found] if hasattr(options, "json") else []
+    writes = "the set" if hasattr(options, "results") else ""
+    with contextlib.redirect_stdout(sys.stderr if getattr(options, "json", False) else sys.stdout):
+        code = exit_code(lambda: act(command, options, flags, *results), errors=(UserError, ValueError), writes=writes)
+    if getattr(options, "json", False) and found:
+        print(json.dumps({"command": command.words, "exit_code": code} | found, default=str))
     return code
 
 
-def act(command: Command, options: Any, flags: Sequence[str], *results: dict[str, Any]) -> int:
-    function = action_of(command)
-    if "." in command.action:
-        return function(options, *results) or 0
-    return function(options, flags, *results)
+def act(command: Command, options: Any, flags: Sequence[str], *results: dict[str, Any]) -> int | None:
+    """With imagenet-mini where no data set is named, and with the folder of --strategy-dir."""
+    if hasattr(options, "strategy_dir"):  # it chooses code to run: only this option sets it
+        os.environ.pop(FOLDER_VARIABLE, None)
+        if options.strategy_dir:
+            os.environ[FOLDER_VARIABLE] = str(options.strategy_dir)
+    if getattr(options, "data", "") is None:
+        from scripts.data import mini
 
-
-def action_of(command: Command) -> Any:
-    if "." in command.action:
-        return named_below_scripts(command.action)
-    return getattr(actions, command.action)
-
-
-def options_class(command: Command) -> Any:
-    return named_below_scripts(command.options)
+        mini.main(MakeDatasetOptions())
+    return named_below_scripts(command.action)(options, *([flags] if command.flags else []), *results)
 
 
 def named_below_scripts(place: str) -> Any:
@@ -75,7 +72,11 @@ def describe(command: Command) -> str:
 
 def parse(command: Command, words: Sequence[str]) -> Any:
     return tyro.cli(
-        options_class(command), prog=f"./bench {command.words}", description=describe(command), args=words, config=TYRO
+        named_below_scripts(command.options),
+        prog=f"./bench {command.words}",
+        description=describe(command),
+        args=words,
+        config=TYRO,
     )
 
 
@@ -102,25 +103,3 @@ def _from_folder(value: Any, folder: Path, text_is_path: bool) -> Any:
         kind, _, path = value.partition(":")
         return f"{kind}:{folder / path if '/' in path or kind == 'config' else path}"
     return value
-
-
-@contextlib.contextmanager
-def json_output(enabled: bool) -> Iterator[Any]:
-    """All that is printed meanwhile goes to stderr; what this yields prints an object on stdout."""
-    if not enabled:
-        yield lambda found: None
-        return
-    sys.stdout.flush()
-    stdout = os.dup(1)
-    os.dup2(2, 1)
-
-    def print_json(found: dict[str, Any]) -> None:
-        with os.fdopen(os.dup(stdout), "w") as file:
-            print(json.dumps(found, default=str), file=file)
-
-    try:
-        yield print_json
-    finally:
-        sys.stdout.flush()
-        os.dup2(stdout, 1)
-        os.close(stdout)

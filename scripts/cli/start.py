@@ -3,6 +3,8 @@ only."""
 
 import importlib.util
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from benchmarks.common.errors import UserError
-from scripts.cli.command_table import GROUPS, find_command, nearest_commands, overview
+from scripts.cli.command_table import find_command, overview
 from scripts.runner import variables
 from scripts.setup import libraries
 from scripts.setup.install import install, run
@@ -30,28 +32,25 @@ def start(words: list[str]) -> NoReturn:
     variables.prepare(os.environ)
     if os.environ.get("DEVICE") == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # for what reads no DEVICE, such as other training loops
-    if not words or words[0] in HELP:
-        print(overview())
-        sys.exit(0 if words else 2)
-    if words[0] in GROUPS and (len(words) == 1 or words[1] in HELP):
-        print(overview(words[0]))
-        sys.exit(0 if len(words) > 1 else 2)
     command, rest = find_command(words)
     if command is None:
-        print(f"error: {nearest_commands(words)}", file=sys.stderr)
+        if not words or {*words} & {*HELP}:
+            print(overview())
+            sys.exit(0 if words else 2)
+        print(f"error: no command {shlex.join(words[:2])!r}; ./bench --help lists all", file=sys.stderr)
         sys.exit(2)
     wants_help = any(word in HELP for word in split_at_dashes(rest)[0])
     if from_folder:
         run_here(words, Path(from_folder))
     python = interpreter()
     if wants_help:
-        if not can_start(python):
+        if not shutil.which(python):
             print(f"{command.summary}\nexample: ./bench {command.example}")
             print("Its options are listed once everything is installed: ./bench setup")
             sys.exit(0)
     elif os.environ.get("SETUP") != "no":
         prepare(with_libraries=words[0] == "setup")
-    if not can_start(python):
+    if not shutil.which(python):
         print(f"error: no interpreter at {python}; set PYTHON, or run ./bench setup without SETUP=no", file=sys.stderr)
         sys.exit(2)
     os.environ.update({STARTED: os.getcwd(), "PYTHON": python})
@@ -75,13 +74,6 @@ def interpreter() -> str:
     if not chosen:
         return str(ROOT / ".venv/bin/python")
     return os.path.abspath(chosen) if os.sep in chosen else chosen
-
-
-def can_start(python: str) -> bool:
-    return any(
-        os.access(os.path.join(folder, python), os.X_OK)
-        for folder in ([""] if os.sep in python else os.environ.get("PATH", "").split(os.pathsep))
-    )
 
 
 def prepare(with_libraries: bool) -> None:

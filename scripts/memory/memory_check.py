@@ -18,6 +18,7 @@ from benchmarks.common.config import (
     NUM_IN_USE,
     PREFETCHED_PER_WORKER,
     Config,
+    load_config,
     resolve_global_batch,
     resolve_memory_format,
     resolve_precision,
@@ -165,12 +166,13 @@ def batch_of_device(global_batch: int, layout: Layout) -> int:
     return images
 
 
-def main(options: MemoryOptions, config: Config) -> int:
+def main(options: MemoryOptions, flags: Sequence[str]) -> int:
+    """flags: of the configuration."""
     from scripts.memory.memory_forecast import peak_bytes
 
     if not 0 < options.memory_gb < math.inf:
         raise UserError(f"--memory-gb is {options.memory_gb}, but must be gigabytes, such as 16.9")
-    misfits = 0
+    config, misfits = load_config([*flags]), 0
     for name in strategy_list.parse_strategies(options.strategies):
         resolved = resolve_config(name, config, options.num_devices)
         layout = layout_function(name)(resolved, options.num_devices)

@@ -188,8 +188,8 @@ def _with_options(group: RunGroup, words: list[str], flags: Sequence[object] = (
     row = group.ok_runs.iloc[0]
     config = _words("--config", row.config, DEFAULT_CONFIGS[_on_gpus(group)])
     data = _words("--data", group.identity.requested.get("data"), FIELDS["data"].default)
-    replaced = "|".join(["--label", *map(str, flags[:1])])
-    own = [*re.sub(rf"({replaced})[ =]\S+", "", row.options).split(), *map(str, flags)]
+    replaced = "|".join(["--label", "--config", "--data", *map(str, flags[:1])])
+    own = [*shlex.split(re.sub(rf"({replaced})[ =]('[^']*'|\S+)", "", row.options)), *map(str, flags)]
     return shlex.join([*words, *config, *data, *(["--", *own] if own else [])])
 
 

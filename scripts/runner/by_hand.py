@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.common import machine
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
-from scripts.runner import plan, preflight, variables
+from scripts.runner import plan, preflight, record, variables
 from scripts.runner.request import Request, default_config
 from scripts.setup.libraries import build_missing, library_of
 from scripts.shared import source_version, strategy_list
@@ -41,11 +41,12 @@ def main(folder: Path, launcher: Path, flags: list[str]) -> int:
     run = dataclasses.replace(run.in_round(1), round=1 + max(earlier, default=0))
     run_folder, env = plan.create_run_folder(run, results)
     library = library_of(strategy)
-    skip = run.skip or (build_missing(library, plan.interpreter_path(), subprocess.call) if library else "")
     if line := source_version.warning_without_commit():
         print(f"warning: {line}", file=sys.stderr)
+    if skip := run.skip or (build_missing(library, plan.interpreter_path(), subprocess.call) if library else ""):
+        return record.record_skipped(run_folder, skip, os.environ | env)
     # by bash, since an archive may have lost the launcher's right to be executed
-    words = ["bash", str(launcher), "--run", str(run_folder.plan), *(["--skip", skip] if skip else [])]
+    words = ["bash", str(launcher), "--run", str(run_folder.plan)]
     os.execvpe("bash", words, os.environ | env)
 
 

@@ -17,21 +17,8 @@ from benchmarks.common.rows import SCHEMA
 from scripts.shared.programs import run_main_and_exit
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")
-RECORDED_VARIABLES = (
-    "NPROC", "NUM_GPUS", "THREADS_PER_RANK", "NODES", "NNODES", "NODE_RANK", "RDZV_ENDPOINT", "HOSTS", "CONTAINER",
-    "SLURM_JOB_NUM_NODES", "SLURM_NTASKS_PER_NODE", "SLURM_CPUS_PER_TASK", "SLURM_JOB_PARTITION",
-    "CUDA_VISIBLE_DEVICES",
-)  # fmt: skip
-
-
-def installed_packages() -> dict[str, str | None]:
-    installed: dict[str, str | None] = {}
-    for name in PACKAGES:
-        try:
-            installed[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            installed[name] = None
-    return installed
+RECORDED_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HOSTS", "RDZV_ENDPOINT")
+"""Of which no run's settings have the value."""
 
 
 def describe_environment(command: str) -> dict:
@@ -46,7 +33,7 @@ def describe_environment(command: str) -> dict:
         "python": platform.python_version(),
         "num_cores": machine.num_cores(),
         "memory_gb": psutil.virtual_memory().total / 1e9,
-        "packages": installed_packages(),
+        "packages": {each.name: each.version for each in importlib.metadata.distributions() if each.name in PACKAGES},
         "variables": {name: os.environ.get(name, "") for name in RECORDED_VARIABLES},
         "measured_peak": measure_peak(),
         "collect_env": get_pretty_env_info(),

@@ -41,10 +41,10 @@ NOTHING_TIMED = (
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """What plans the runs of a round, and the module that draws them, with its flags."""
+    """What plans the runs of a round, and the module that draws them."""
 
     plan_runs: Callable[[Request], list[Run]]
-    chart_command: Callable[[], Sequence[str]] = lambda: ["scripts.charts.plot"]
+    draws: str = "scripts.charts.plot"
 
 
 STRATEGIES = Suite(planner.plan_strategies)
@@ -75,7 +75,7 @@ def main(request: Request, suite: Suite = STRATEGIES) -> int:
         print(start_text(left, results, request), flush=True)
         for strategy in dict.fromkeys(run.strategy for run in left if not run.skip):
             build_library(strategy, child_runner)  # so that no round is longer for it
-        loop = Loop(results, child_runner, suite.chart_command(), runs[0], len(left), rounds.open_ended(request))
+        loop = Loop(results, child_runner, suite.draws, runs[0], len(left), rounds.open_ended(request))
         return loop.run(rounds.generate_rounds(left, runs, request, results))
 
 
@@ -117,13 +117,12 @@ class Loop:
         self,
         results: Path,
         child_runner: SignalForwarder,
-        chart_command: Sequence[str],
+        draws: str,
         planned: Run,
         total: int,
         open_ended: bool = False,
     ):
-        module, *flags = chart_command
-        self.draw = [planner.interpreter_path(), "-m", module, "--results", results, *flags]
+        self.draw = [planner.interpreter_path(), "-m", draws, "--results", results]
         self.results, self.child_runner = results, child_runner
         self.planned, self.total, self.open_ended = planned, total, open_ended
         self.began, self.num_done, self.num_unfit, self.all_ok = time.monotonic(), 0, 0, True
@@ -157,13 +156,11 @@ class Loop:
 
     def _draw_so_far(self, round_number: int) -> None:
         quiet = subprocess.DEVNULL  # the last call prints the table
-        drawn = self.child_runner.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0
-        text = f"round {round_number} is done"
-        if not self.open_ended:
-            left_s = (time.monotonic() - self.began) / self.num_done * (self.total - self.num_done)
-            end = datetime.datetime.now() + datetime.timedelta(seconds=left_s)
-            text += f"; the suite ends at about {end:%H:%M}, in {format_duration(left_s)}"
-        print(f"{text}{f'; charts so far: {self.results}/charts' if drawn else ''}", flush=True)
+        self.child_runner.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet)
+        left_s = (time.monotonic() - self.began) / self.num_done * (self.total - self.num_done)
+        end = datetime.datetime.now() + datetime.timedelta(seconds=left_s)
+        until = f"; the suite ends at about {end:%H:%M}, in {format_duration(left_s)}"
+        print(f"round {round_number} is done{'' if self.open_ended else until}", flush=True)
 
     def _draw_last(self) -> None:
         drawn = self.child_runner.run(self.draw, after_signal=True, cwd=ROOT) == 0

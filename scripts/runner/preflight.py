@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.common import machine
 from benchmarks.common.config import Config, resolve_precision
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import make_new_folder
 from benchmarks.common.machine import vector_flags
 from scripts.shared.nodes import node_rank, ranks_and_nodes
 from scripts.shared.repository import ROOT
@@ -85,7 +86,11 @@ def check_rendezvous() -> None:
 def open_result_set(results: Path | None, prefix: str = "") -> Path:
     """Made where it is missing; None: a new one, named `prefix` and the time. Raises UserError."""
     if results is None:
-        return _new_result_set(prefix)
+        try:
+            return make_new_folder(Path(f"results/{prefix}{datetime.now():%Y%m%d-%H%M%S}"))
+        except OSError as error:
+            why = f"results/ cannot be written: {error.strerror}; name another folder: --results FOLDER"
+            raise UserError(why) from None
     place = results.resolve()
     if place.is_relative_to(PUBLISHED.resolve()):
         raise UserError(f"--results {results} is published, and nothing is measured into it; choose another")
@@ -97,19 +102,3 @@ def open_result_set(results: Path | None, prefix: str = "") -> Path:
     except OSError as error:
         raise UserError(f"--results {results} cannot be written: {error.strerror}; choose another folder") from None
     return results
-
-
-def _new_result_set(prefix: str) -> Path:
-    """Which no other suite has made, even in the same second."""
-    base = f"results/{prefix}{datetime.now():%Y%m%d-%H%M%S}"
-    path, number = Path(base), 1
-    while True:
-        try:
-            path.mkdir(parents=True)
-            return path
-        except FileExistsError:
-            number += 1
-            path = Path(f"{base}-{number}")
-        except OSError as error:
-            why = f"results/ cannot be written: {error.strerror}; name another folder: --results FOLDER"
-            raise UserError(why) from None

@@ -60,15 +60,13 @@ def main(folder: RunFolder, command: list[str]) -> int:
         print(f"{row['strategy']} #{plan['round']} is done; the first node has its row")
         return 0
     reported = summary.get("reported", {})
-    if row["status"] == "ok" and (why := why_invalid(plan["requested"], reported, os.environ, run_end.num_ranks)):
+    if row["status"] == "ok" and (why := why_invalid(reported, os.environ, run_end.num_ranks)):
         row |= {"status": "invalid", "reason": why}
     # of the start: a commit that is made during the run is not what ran
     changes = {"commit": row["commit"] or "", "local_changes": source_version.local_changes()}
     folder.add_resolved(changes | {"variables": recorded_variables(os.environ)} | nccl_network(folder))
     exit_code = 0 if row["status"] in ("ok", "skipped") else 1
     row = write_row(folder, plan, row)
-    if row.get("other_gpu_processes"):
-        print("warning: other processes used its GPUs meanwhile (nvidia-smi names them)", file=sys.stderr)
     of_run = {"run_id": row["run_id"]}
     append_rows(folder.results, "telemetry", [of_run | sample for sample in telemetry])
     parts = wall_time_parts(run_end, wall, is_here) if wall else {}
@@ -179,7 +177,8 @@ def run_command(command: list[str], folder: RunFolder, plan: Mapping[str, Any], 
                 processes.write_stacks(folder.path, log)
         finally:
             run_end.wall_s = time.monotonic() - run_end.began
-            run_end.grace_s = checkpoint_grace_s(requested, folder, run_end.wall_s)
+            # that ranks have to end the open window and to write a checkpoint
+            run_end.grace_s = requested["timeout_s"] if requested.get("checkpoint_dir") else 0.0
             grace_s = (run_end.grace_s or processes.GRACE_S) if child.poll() is None else 0.0
             processes.end_processes(folder.path, grace_s)
             try:
@@ -206,15 +205,6 @@ def start_command(command: list[str], folder: RunFolder, requested: dict, log: I
         start_new_session=True,
         preexec_fn=die_with_parent(),
     )
-
-
-def checkpoint_grace_s(requested: dict, folder: RunFolder, ran_s: float) -> float:
-    """That ranks have to end the open window and to write a checkpoint; 0 where they write none."""
-    if not requested.get("checkpoint_dir"):
-        return 0.0
-    patience_s = max(processes.GRACE_S, requested["timeout_s"])
-    step_s = folder.step_s() or min(ran_s, patience_s)  # before the first report a step may be long
-    return patience_s + (requested["window_steps"] + 1) * step_s
 
 
 def wait_for_end(

@@ -55,32 +55,30 @@ class Request:
 
 def read_request(options: Any, own_flags: Sequence[str] = ()) -> Request:
     """own_flags: of the configuration. Sets NPROC. Raises UserError."""
-    given = vars(options)
-    if given.get("nproc"):
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    if "nproc" in given:
         os.environ["NPROC"] = str(given["nproc"])
     node_rank()
-    flags = ["--config", str(given.get("config") or default_config())]
-    flags += ["--data", str(given["data"])] if given.get("data") else []
+    flags = ["--config", str(given.get("config", default_config()))]
+    flags += ["--data", str(given["data"])] if "data" in given else []
     results = given.get("results")
     if results and results.is_symlink():  # results/latest is about to be linked anew
         results = Path(os.path.relpath(results.resolve()))
     for name in ("repeats", "seeds"):
-        if given.get(name) is not None and given[name] < 1:
+        if given.get(name, 1) < 1:
             raise UserError(f"--{name} is {given[name]}, but must be at least 1")
     return Request(
         flags=[*flags, *own_flags],
         own_flags=tuple(own_flags),
         results=results,
-        names_config=bool(given.get("config")),
+        names_config="config" in given,
         ranks_here=machine.num_ranks(),
-        repeats=given.get("repeats") or 5,
         until=_until(given.get("until", "")),
         budget_s=_budget_s(given.get("budget", "")),
-        num_seeds=given.get("seeds") or 0,
+        num_seeds=given.get("seeds", 0),
         with_aa=given.get("aa", False),
-        retry=given.get("retry", ""),
         strategies=" ".join(given.get("strategies", ())),
-        plan=given.get("plan", False),
+        **{name: given[name] for name in ("repeats", "retry", "plan") if name in given},
     )
 
 

@@ -126,9 +126,6 @@ def _is_finished(runs: Sequence[Run], request: Request, results: Path) -> bool:
     if precise_enough(ratios, until):
         print(f"--until {format_percent(until)} is reached: {known}")
         return True
-    if width is not None:  # intervals narrow with the square root of the number of rounds
-        about = math.ceil(done * (math.log1p(width) / math.log1p(until)) ** 2)
-        known += f", and would be after about {max(about, done + 1)}"
     why = "only one strategy has a timed run" if len(groups) < 2 else ""
     if not why and request.budget_s is None and done >= MAX_ROUNDS:
         why = f"{MAX_ROUNDS} rounds are the most without --budget"

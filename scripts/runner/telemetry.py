@@ -21,7 +21,7 @@ MIN_READ_FRACTION = 0.8  # of the windows' time
 
 class Sampler(threading.Thread):
     """A thread that collects telemetry rows: per cent, 10^6 bytes (a second), W. power_w is the mean since the row
-    before, by NVML's counter of energy where there is one."""
+    before, by NVML's counter of energy."""
 
     def __init__(self, run_dir: Path | None = None):
         super().__init__(daemon=True)
@@ -32,29 +32,24 @@ class Sampler(threading.Thread):
         self.foreign: dict[int, bool] = {}  # whether a process on a GPU is of another run
 
     def run(self) -> None:
-        self.began = then = time.monotonic()
+        self.began = time.monotonic()
         psutil.cpu_percent()  # the first call has nothing to compare with
-        network = _network_bytes()
-        energy = [(_energy_j(gpu), then) for gpu in self.gpus]
+        energy = [(_energy_j(gpu), time.monotonic()) for gpu in self.gpus]
         while not self.stopped.wait(PERIOD_S):
-            before, network_before = then, network
-            then, network = time.monotonic(), _network_bytes()
             self.rows.append(
                 {
-                    "t_s": then - self.began,
+                    "t_s": time.monotonic() - self.began,
                     "device": "cpu",
                     "util_pct": psutil.cpu_percent(),
                     "memory_used_mb": psutil.virtual_memory().used / 1e6,
-                    "network_mb_per_s": (network - network_before) / 1e6 / (then - before),
                 }
             )
             for index, gpu in enumerate(self.gpus):
                 if gpu is not None:
                     earlier, energy[index] = energy[index], (_energy_j(gpu), time.monotonic())
-                    row = _gpu_row(gpu) | {"t_s": energy[index][1] - self.began, "device": f"gpu{index}"}
-                    if (power_w := _mean_w(earlier, energy[index])) is not None:
-                        row["power_w"] = power_w
-                    self.rows.append(row | {"other_processes": self._num_others(gpu)})
+                    own = {"t_s": energy[index][1] - self.began, "device": f"gpu{index}"}
+                    own |= {"power_w": _mean_w(earlier, energy[index]), "other_processes": self._num_others(gpu)}
+                    self.rows.append(own | _gpu_row(gpu))
 
     def _num_others(self, gpu: Any) -> int | None:
         """How many processes on the GPU are not of this run; None where NVML does not tell."""
@@ -113,11 +108,6 @@ def _mean_w(earlier: tuple[float | None, float], later: tuple[float | None, floa
     return (after_j - before_j) / (until_s - since_s)
 
 
-def _network_bytes() -> int:
-    counters = psutil.net_io_counters(pernic=True)
-    return sum(nic.bytes_sent + nic.bytes_recv for name, nic in counters.items() if name != "lo")
-
-
 # --- GPUs -------------------------------------------------------------------------------------------------------------
 
 
@@ -157,7 +147,6 @@ def _energy_j(gpu: Any) -> float | None:
 
 
 def _gpu_row(gpu: Any) -> dict[str, Any]:
-    divided, power_mw = _ask(pynvml.nvmlDeviceGetMigMode, gpu), _ask(pynvml.nvmlDeviceGetPowerUsage, gpu)
     memory, use = _ask(pynvml.nvmlDeviceGetMemoryInfo, gpu), _ask(pynvml.nvmlDeviceGetUtilizationRates, gpu)
     reasons = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu) or 0
     thermal = pynvml.nvmlClocksThrottleReasonSwThermalSlowdown | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
@@ -165,7 +154,6 @@ def _gpu_row(gpu: Any) -> dict[str, Any]:
     return {
         "util_pct": use.gpu if use else None,
         "memory_used_mb": memory.used / 1e6 if memory else None,
-        "power_w": None if power_mw is None or (divided and divided[0]) else power_mw / 1000,
         "clock_mhz": _ask(pynvml.nvmlDeviceGetClockInfo, gpu, pynvml.NVML_CLOCK_SM),
         "temperature_c": _ask(pynvml.nvmlDeviceGetTemperature, gpu, pynvml.NVML_TEMPERATURE_GPU),
         "throttle": "thermal" if reasons & thermal else "power" if reasons & capped else "",

@@ -39,8 +39,8 @@ def _end_with(parent: int) -> None:
 
 
 def end_on_signals() -> None:
-    """With one line on stderr and exit code 128 + signal, by SystemExit; during an import, and at the third signal, at
-    once. A second signal is ignored, since a terminal and make may both send one."""
+    """With one line on stderr and exit code 128 + signal, by SystemExit; at the third signal at once. A
+    second signal is ignored, since a terminal and make may both send one."""
     owner, received = os.getpid(), 0
 
     def end(signum: int, frame: FrameType | None) -> None:
@@ -54,22 +54,13 @@ def end_on_signals() -> None:
         if received == 1:
             with contextlib.suppress(OSError):  # a terminal that has gone
                 os.write(STDERR, f"stopped by {signal.Signals(signum).name}\n".encode())
-        if received > 2 or _is_importing(frame):
-            os._exit(128 + signum)
-        if received == 1:
             raise SystemExit(128 + signum)
+        if received > 2:
+            os._exit(128 + signum)
 
     for signum in ending_signals():
         signal.signal(signum, end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
 
 
 class SignalForwarder:

@@ -54,8 +54,6 @@ class AbOptions(SharedOptions):
     """No round is started that does not fit into this time, such as 20m."""
     fail_over: OptionalText = ""
     """Such as 5%: exit 1 where B is slower by more than this, 3 where that is undecided, 4 where a run failed."""
-    json: Flag = False
-    """Print the result as one JSON object on stdout; all else goes to stderr."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ import dataclasses
 
 import tyro
 
-from scripts.shared.option_types import Flag, OptionalInt, OptionalPath, Strategies
+from scripts.shared.option_types import OptionalInt, OptionalPath, Strategies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,5 +23,3 @@ class VerifyOptions:
     """YAML file: proves what this would run, in place of the set's runs."""
     nproc: OptionalInt = None
     """Ranks on this machine; default: one a GPU, else 2."""
-    json: Flag = False
-    """Print the result as one JSON object on stdout; all else goes to stderr."""

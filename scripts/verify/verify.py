@@ -51,8 +51,7 @@ class Proof:
     number: str
 
 
-def main(options: VerifyOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
-    """found: gets the rows of equivalence.csv, for --json."""
+def main(options: VerifyOptions, flags: Sequence[str]) -> int:
     request = read_request(options, flags)
     preflight.check_rendezvous()
     results = request.results or latest_set()
@@ -60,7 +59,7 @@ def main(options: VerifyOptions, flags: Sequence[str], found: dict[str, Any]) ->
     results = preflight.open_result_set(results).resolve()
     folder = preflight.open_result_set(results / "verify")
     print(f"{'strategy':<18} {'devices':>7} {'steps':>5}  {'nearest its tolerance':<28} {'tolerance':>9}  verdict")
-    proved: list[Row] = []
+    verdicts = set()
     with loop.lock_result_set(folder):
         for number, run in enumerate(plan.skip_what_does_not_fit(runs), 1):
             # in the set, so that all nodes of a cluster see it
@@ -69,10 +68,8 @@ def main(options: VerifyOptions, flags: Sequence[str], found: dict[str, Any]) ->
                 row = row_of(run) | prove(run, proof)
             append_rows(results, "equivalence", [row])
             print(line_of(row), flush=True)
-            proved.append(row)
+            verdicts.add(row["verdict"])
     print(f"\n{COLUMN_NOTE}\nin {results}")
-    found |= {"results": str(results), "strategies": proved}
-    verdicts = {row["verdict"] for row in proved}
     if verdicts == {"skipped"}:
         print("nothing was proved: all were skipped")
         return 1

@@ -1,4 +1,4 @@
-"""What the GPU tests do: build a strategy in this process, take a step, time it, run make."""
+"""What the GPU tests do: build a strategy in this process, take a step, time it."""
 
 import contextlib
 import dataclasses
@@ -6,10 +6,7 @@ import importlib
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -19,7 +16,6 @@ import numpy
 import pytest
 import torch
 import torch.distributed as dist
-import yaml
 from PIL import Image
 
 from benchmarks.common import engine
@@ -28,11 +24,8 @@ from benchmarks.common.clock import Clock
 from benchmarks.common.config import Config
 from benchmarks.common.errors import Unavailable
 from benchmarks.common.model import build_model
-from benchmarks.common.rank import synchronize
-from benchmarks.common.rows import read_table
 from benchmarks.common.strategy import Strategy
 
-ROOT = Path(__file__).parents[2]
 SMALL = Config(
     arch="resnet18",
     image_size=64,
@@ -54,7 +47,6 @@ class Machine:
     device: torch.device
     small: Config
     timed: Config
-    copied_mb: int
     loader_workers: int | str
 
     @property
@@ -67,11 +59,10 @@ GPU = Machine(
     torch.device("cuda", 0),
     SMALL,
     Config(arch="resnet50", precision="bf16", loader="synthetic", steps=44, warmup_steps=10, windows=4, window_steps=8),
-    copied_mb=1024,
     loader_workers="auto",
 )
 FEW_IMAGES = dataclasses.replace(SMALL, image_size=32, global_batch=8)
-CPU = Machine(torch.device("cpu"), FEW_IMAGES, FEW_IMAGES, copied_mb=1, loader_workers=1)
+CPU = Machine(torch.device("cpu"), FEW_IMAGES, FEW_IMAGES, loader_workers=1)
 
 # --- strategies in this process ------------------------------------------------------------------------------------
 
@@ -143,25 +134,12 @@ class KeptClock(Clock):
 
 def time_run(name: str, config: Config, **rank: object) -> Timed:
     """A whole run. rank: as for `built`."""
-    account_steps = 0 if config.compile else 3  # their hooks would have the model compiled again
-    with built(name, dataclasses.replace(config, account_steps=account_steps), **rank) as strategy:
+    with built(name, dataclasses.replace(config, account_steps=3), **rank) as strategy:
         clock = KeptClock(strategy.rank.devices)
         engine.fit(strategy, clock)
         images = strategy.config.global_batch * len(clock.step_ms)
         memory_gb = engine.peak_memory_mb(strategy.rank.device) / 1000
         return Timed(images / clock.seconds, statistics.median(clock.step_ms), memory_gb)
-
-
-def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Of the fastest of five calls, after one that warms up."""
-    seconds = []
-    for _ in range(6):
-        synchronize(device)
-        began = time.perf_counter()
-        work()
-        synchronize(device)
-        seconds.append(time.perf_counter() - began)
-    return min(seconds[1:])
 
 
 def draw_photographs(folder: Path, number: int, seed: int) -> None:
@@ -197,22 +175,3 @@ def time_ddp(rank: int, folder: str, backend: str, config: Config) -> None:
     timed = time_run("ddp", config, rank=rank, num_ranks=2, folder=folder)
     if rank == 0:
         Path(folder, "found.json").write_text(json.dumps(dataclasses.asdict(timed)))
-
-
-# --- make ------------------------------------------------------------------------------------------------------------
-
-
-def run_make(strategy: str, results: Path, config: Config, data: Path, **variables: object) -> dict:
-    """The row of one round on one rank."""
-    path = results.parent / "run.yaml"
-    defaults = Config()
-    changed = {name: value for name, value in vars(config).items() if value != getattr(defaults, name)}
-    path.write_text(yaml.safe_dump(changed))
-    ours = {"RESULTS": results, "CONFIG": path, "DATA": data, "REPEATS": 1, "NPROC": 1, "SETUP": "no"}
-    words = {"PYTHON": sys.executable} | ours | variables
-    command = ["make", "-C", str(ROOT), f"bench-{strategy}", *(f"{name}={value}" for name, value in words.items())]
-    env = os.environ | {"MAKEFLAGS": ""}  # of make gpu-test
-    print(subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout)
-    rows = read_table(results, "runs").to_dict("records")
-    assert rows, "the run left no row"
-    return rows[-1]

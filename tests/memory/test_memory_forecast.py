@@ -19,7 +19,7 @@ from benchmarks import fsdp
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.rows import append_rows, read_table
+from benchmarks.common.rows import read_table
 from benchmarks.common.strategy import Layout
 from scripts.memory import memory_check
 from scripts.memory.memory_check import (
@@ -202,17 +202,6 @@ def test_the_default_batch_is_halved_until_every_core_strategy_fits(monkeypatch,
     assert "note: 64 images on each GPU instead of 256" in (note := capsys.readouterr().err) and "on one device" in note
     assert with_fitting_batch(dataclasses.replace(variables, strategies="ddp_amp")).flags == found.flags
     assert all(not run.skip for run in plan.skip_what_does_not_fit(plan.plan_strategies(found)))
-
-
-def test_a_set_keeps_its_batch(monkeypatch, tmp_path):
-    """With another its rounds would be planned anew."""
-    row = {"run_id": "a", "status": "ok", "config": "configs/imagenet-bench.yaml", "batch_per_device": 64}
-    named = {"batch_per_device": 32, "options": "--batch-per-device 32"}
-    append_rows(tmp_path, "runs", [row | {"config": "mine.yaml", "batch_per_device": 8}, row | named, row])
-    for name in ("CONFIG", "GPU_MEMORY_GB"):  # a login node's GPUs cannot be asked
-        monkeypatch.delenv(name, raising=False)
-    variables = variables_on_gpus(monkeypatch, "", RESULTS=tmp_path)
-    assert load_config(with_fitting_batch(variables).flags).batch_per_device == 64
 
 
 @pytest.mark.parametrize(

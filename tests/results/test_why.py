@@ -45,7 +45,7 @@ PLANTED = {
         "./bench run hybrid_parallel",
     ),
     "another configuration": (
-        {"ms": {"exposed_comm": 40}, "config": "a b.yaml", "options": "--bucket-cap-mb 5 --label x"}
+        {"ms": {"exposed_comm": 40}, "config": "a b.yaml", "options": "--config 'a b.yaml' --bucket-cap-mb 5 --label x"}
         | {"asked": {"data": "/photos"}},
         "communication",
         "./bench run ddp ddp_compressed --config 'a b.yaml' --data /photos -- --bucket-cap-mb 5",

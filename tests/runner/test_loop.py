@@ -23,7 +23,6 @@ from scripts.results.settings import requested_settings
 from scripts.runner import record
 from scripts.runner.cause import RunEnd
 from scripts.shared import source_version
-from scripts.shared.forward_signals import forward_signals
 
 pytestmark = pytest.mark.real_interpreter  # signals, and who is whose child
 
@@ -87,20 +86,11 @@ def test_rounds_are_interleaved_and_go_on_after_a_failure_and_can_be_continued(s
     assert numbers == [WARM_UP, "1/4", "2/4", "3/4", "4/4"]
     single, ddp, plot = "benchmarks.single", "torch.distributed.run", "scripts.charts.plot"
     assert suite.modules() == [single, ddp, plot, ddp, single, plot]
-    (so_far,) = [line for line in lines if line.startswith("round 1 is done; the suite ends at about ")]
-    assert "/charts" in so_far
+    assert len([line for line in lines if line.startswith("round 1 is done; the suite ends at about ")]) == 1
     assert not (suite.checkout / "results/latest").exists()  # a set outside results/ does not take its place
     assert suite.run(REPEATS=2, RETRY="failed").returncode == 0
     assert suite.rows()[4:] == [(1, "single", "ok"), (2, "single", "ok")]
     assert "every planned run has a row already" in suite.run(REPEATS=2).stdout
-
-
-@pytest.mark.launches
-def test_the_machine_is_described_after_the_first_run(suite):
-    """A description takes seconds."""
-    (suite.results / "environment.json").unlink()
-    assert suite.run(REPEATS=1, STRATEGIES="single").returncode == 0
-    assert suite.modules()[:2] == ["benchmarks.single", "scripts.runner.environment"]
 
 
 @pytest.mark.launches
@@ -191,12 +181,3 @@ def test_the_commit_is_that_of_the_runs_start(tmp_path, monkeypatch):
     assert record.main(folder, []) == 1
     (row,) = read_table(tmp_path, "runs").itertuples()
     assert (row.status, row.commit, folder.resolved()["commit"]) == ("failed", "before", "before")
-
-
-def test_ctrl_c_prints_no_traceback_of_a_program_that_starts(tmp_path):
-    """It reaches every process of the suite."""
-    program = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
-    with forward_signals() as child_runner, open(tmp_path / "output", "w") as output:
-        assert child_runner.run([sys.executable, "-c", program], stdout=output, stderr=output) == 0
-        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    assert (tmp_path / "output").read_text() == ""

@@ -85,13 +85,6 @@ def test_srun_starts_all_tasks_and_ranks_meet_at_the_first_node(launched):
 
 
 @pytest.mark.launches
-def test_what_cannot_span_nodes_has_the_first(launched):
-    run = launched("ddp_spawn")
-    assert run["words"][1:3] == ["-m", "benchmarks.ddp_spawn"] and run["env"]["NPROC"] == "2"
-    assert (run["asked"]["ranks"], run["asked"]["nodes"]) == (2, 1)
-
-
-@pytest.mark.launches
 def test_horovod_spans_nodes_by_ssh_or_is_skipped(launched, bin_path):
     route = "echo 10.0.0.1 dev eth7 src 10.0.0.9"
     put(bin_path, getent='echo "$2 STREAM"', ip=f'[ "$4" = node1 ] && echo local node1 dev lo || {route}')

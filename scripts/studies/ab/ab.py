@@ -11,11 +11,11 @@ Exit code: 0; 1 with --fail-over where B is slower by more than that with confid
 """
 
 import dataclasses
-import json
 import math
 import random
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,6 @@ from scripts.studies.paired import describe_rounds_needed, is_slower, order_of_r
 
 DEFAULT_ROUNDS = 10
 RUN_FAILED = 4  # exit code
-Found = dict[str, Any]
 
 
 class RunFailed(Exception):
@@ -72,17 +71,20 @@ class Speeds:
         return float(logs.std(ddof=1)) if len(logs) > 1 else 0.0
 
 
-def main(options: AbOptions, flags: Sequence[str], found: Found) -> int:
-    """flags: of the configuration of both. found: gets the result, for --json."""
+def main(options: AbOptions, flags: Sequence[str]) -> int:
+    """flags: of the configuration of both."""
     try:
-        return compare(options, flags, found)
-    except RunFailed as failed:
+        return compare(options, flags)
+    except (UserError, ValueError, OSError):
+        raise
+    except Exception as failed:  # not 1, which says that B is slower
+        if not isinstance(failed, RunFailed):
+            traceback.print_exc()
         print(f"failed: {failed}", file=sys.stderr)
-        found["failed"] = str(failed)
         return RUN_FAILED
 
 
-def compare(options: AbOptions, flags: Sequence[str], found: Found) -> int:
+def compare(options: AbOptions, flags: Sequence[str]) -> int:
     request = read_request(options, flags)
     if not any(text.startswith("config:") for text in (options.a, options.b)):
         request = with_images(request)
@@ -106,8 +108,6 @@ def compare(options: AbOptions, flags: Sequence[str], found: Found) -> int:
         speeds = session.run_rounds(num_rounds, request.budget_s)
     if child_runner.signum:
         return 128 + child_runner.signum
-    if (results / "ab.json").exists():
-        found |= json.loads((results / "ab.json").read_text()) | {"results": str(results)}
     return report(speeds, results, limit)
 
 

@@ -229,6 +229,8 @@ def run_command_line() -> int:
 
 def profile_on_ranks(options: ProfileOptions, flags: Sequence[str]) -> int:
     """In this process, or in ranks that torchrun or horovodrun starts where the strategy needs them."""
+    if options.nproc:
+        os.environ["NPROC"] = str(options.nproc)
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # dataparallel: NCCL would listen on the network
     if not {"--config"} & {flag.split("=")[0] for flag in flags}:
         flags = with_fitting_batch(read_request(options, with_loader(flags))).flags

@@ -62,7 +62,7 @@ def main(options: SweepOptions, flags: Sequence[str]) -> int:
             results, Sweep(strategy, key, to, options.weak, ranks + shlex.join(request.flags), planned, exchange)
         )
         request = dataclasses.replace(request, results=results)
-    suite = loop.Suite(lambda request: plan_points(request, strategy, points), lambda: ["scripts.studies.sweep.chart"])
+    suite = loop.Suite(lambda request: plan_points(request, strategy, points), "scripts.studies.sweep.chart")
     return loop.main(request, suite)
 
 
