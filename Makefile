@@ -77,7 +77,7 @@ gpu-test: setup
 	@$(PYTEST) -m gpu -rs --junitxml results/gpu-test.xml tests/gpu $(TESTS)
 
 test-faults: data
-	@PRELOADED=no $(PYTEST) $${TESTS:-$(FAULTS)}
+	@PRELOADED=no $(PYTEST) -m "not slow" $${TESTS:--n 3 --dist loadfile $(FAULTS)}
 
 lint: setup
 	@"$$PYTHON" -m ruff check . && "$$PYTHON" -m ruff format --check --quiet .

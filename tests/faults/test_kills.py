@@ -19,7 +19,7 @@ from benchmarks.common.rows import read_table
 
 pytestmark = pytest.mark.real_interpreter
 
-NUM_KILLS, GONE_S = 20, 15
+GONE_S = 15
 VICTIMS = {  # by what is in the command line
     "loop": "bench run",
     "launcher": "launchers/",
@@ -27,6 +27,11 @@ VICTIMS = {  # by what is in the command line
     "torchrun": "torch.distributed.run",
     "rank": "-m benchmarks.",
 }
+
+
+def cases(num_cases: int, num_fast: int) -> list:
+    """Seeds; those after the first are slow."""
+    return [pytest.param(seed, marks=pytest.mark.slow if seed >= num_fast else ()) for seed in range(num_cases)]
 
 
 def victims(results: Path, kind: str) -> list[psutil.Process]:
@@ -82,10 +87,10 @@ def check_set_is_finished(results: Path, options: dict) -> None:
     assert len(done) == len(runs) == len(options["STRATEGIES"].split()) * options["REPEATS"]
 
 
-@pytest.mark.parametrize("number", range(NUM_KILLS))
-def test_a_kill_at_any_moment_leaves_true_rows_and_no_process(tmp_path, number):
-    rng, results = random.Random(number), tmp_path / "a set"
-    kind, patience_s = [*VICTIMS][number % len(VICTIMS)], rng.uniform(0, 3)
+@pytest.mark.parametrize("seed", cases(20, 5))
+def test_a_kill_at_any_moment_leaves_true_rows_and_no_process(tmp_path, seed):
+    rng, results = random.Random(seed), tmp_path / "a set"
+    kind, patience_s = [*VICTIMS][seed % len(VICTIMS)], rng.uniform(0, 3)
     options = suite(rng, "ddp", "ddp single") if kind == "torchrun" else suite(rng)
     process = start_suite(results, options)
     until(lambda: victims(results, kind) or process.poll() is not None, kind, 120)
@@ -108,10 +113,10 @@ def test_a_kill_at_any_moment_leaves_true_rows_and_no_process(tmp_path, number):
     check_set_is_finished(results, options)
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_loop_and_record_killed_at_once_leave_nothing(tmp_path, number):
+@pytest.mark.parametrize("seed", cases(3, 1))
+def test_loop_and_record_killed_at_once_leave_nothing(tmp_path, seed):
     """Nobody of ours is left to end the run."""
-    rng, results = random.Random(number), tmp_path / "a set"
+    rng, results = random.Random(seed), tmp_path / "a set"
     options = {"STRATEGIES": "ddp", "REPEATS": 1, "NPROC": 2}
     process = start_suite(results, options)
     until(lambda: victims(results, "torchrun"), "torchrun", 120)
@@ -123,10 +128,10 @@ def test_loop_and_record_killed_at_once_leave_nothing(tmp_path, number):
     check_set_is_finished(results, options)
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_ctrl_c_twice_keeps_the_finished_rows_and_leaves_no_process(tmp_path, number):
+@pytest.mark.parametrize("seed", cases(3, 1))
+def test_ctrl_c_twice_keeps_the_finished_rows_and_leaves_no_process(tmp_path, seed):
     """Ctrl-C reaches the whole foreground group, and people press it again."""
-    rng, results = random.Random(100 + number), tmp_path / "a set"
+    rng, results = random.Random(100 + seed), tmp_path / "a set"
     options = suite(rng)
     process = start_suite(results, options)
     until(lambda: victims(results, rng.choice(["record", "rank"])), "a run", 120)
