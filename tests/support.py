@@ -19,6 +19,7 @@ import pytest
 import torch
 from PIL import Image
 from preloaded.interpreter import REAL
+from torch import nn
 
 from benchmarks.common.config import FIELDS, Config
 from benchmarks.common.errors import UserError
@@ -66,6 +67,15 @@ PATTERNS = {
 CPU = torch.device("cpu")
 
 torch.set_num_threads(1)  # as the ranks that tests start: sums in another order have other last bits
+
+
+class SmallModel(nn.Module):
+    def __init__(self, num_classes: int):
+        super().__init__()
+        self.conv1, self.bn1, self.fc = nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8), nn.Linear(8, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.bn1(self.conv1(images)).relu().mean((2, 3)))
 
 
 def draw_images(folder: Path, num_images: int, seed: int) -> None:

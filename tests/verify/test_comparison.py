@@ -23,11 +23,12 @@ from scripts.verify.reference import (
 )
 from scripts.verify.trained_states import initial_state, perturb
 
+pytestmark = pytest.mark.usefixtures("small_model")
 MOMENTUM = "momentum_buffer of "
 
 
 @pytest.fixture(scope="module")
-def before(tiny_data) -> tuple[Training, SavedState]:
+def before(tiny_data, small_model) -> tuple[Training, SavedState]:
     """A training, and the state of its run after a step, from which the next is compared."""
     config = Config(data=str(tiny_data), arch="resnet18", image_size=48, global_batch=24, steps=3, epochs=2)
     config = dataclasses.replace(config, decoder="pillow")
@@ -62,7 +63,6 @@ def compared(training: Training, kept: SavedState, state: dict) -> dict:
     return equivalence_columns(training, step_by_step(training, [kept, SavedState(kept.step + 1, state)]), "")
 
 
-@pytest.mark.launches
 def test_another_order_of_the_sums_is_no_mistake(before):
     """Else the mistakes could be found by anything."""
     found = compared(*before, step(*before))
@@ -70,7 +70,6 @@ def test_another_order_of_the_sums_is_no_mistake(before):
     assert 0 < found["max_relative_difference"] < found["tolerance"]
 
 
-@pytest.mark.launches
 def test_a_small_mistake_is_distinguished_from_rounding(before):
     wrong = step(*before, average=lambda shards: backwards([*map(smallest_zero, shards)]))
     found = compared(*before, wrong)
@@ -94,7 +93,6 @@ def compiled_run(data, wrong_step: int) -> tuple[Training, list[SavedState]]:
     return training, states
 
 
-@pytest.mark.launches
 def test_a_fault_in_one_step_is_found_where_kernels_round_otherwise(tiny_data):
     training, states = compiled_run(tiny_data, wrong_step=3)
     good, wrong = (equivalence_columns(training, step_by_step(training, each), "") for each in (states[:3], states[2:]))
@@ -174,7 +172,6 @@ def test_a_tie_of_scores_is_found_where_it_decides():
     assert count_top(scores, torch.tensor([5, 2, 0, 5]), 5) == (2, 2)
 
 
-@pytest.mark.launches
 def test_a_step_from_a_kept_state_is_the_step_of_the_whole_training(tiny_data):
     config = Config(
         data=str(tiny_data),
