@@ -77,8 +77,8 @@ def test_a_small_mistake_is_distinguished_from_rounding(before):
 
 
 def compiled_run(data, wrong_step: int) -> tuple[Training, list[SavedState]]:
-    """A training, and the states of three steps of a run whose kernels round otherwise than the reference's, as compiled
-    ones do. In one step all gradients are scaled by 1.01."""
+    """A training, and the states of three steps of a run whose kernels round otherwise than the reference's, as
+    compiled ones do. In one step all gradients are scaled by 1.01."""
     config = Config(data=str(data), arch="resnet18", image_size=32, global_batch=8, steps=3, epochs=2)
     training = Training(dataclasses.replace(config, decoder="pillow"), Layout(2, exact=False), "fp32", "cpu")
     states = [initial_state(training)]
