@@ -70,7 +70,6 @@ def write_set(folder, speeds=SPEEDS, num_rounds=5, met=None, **columns):
                 folder, "epochs", [epoch | {"phase": phase, "images": num} for phase, num in num_images.items()]
             )
             append_rows(folder, "steps", [{"run_id": run_id, "rank": 0, "step": 5, "step_ms": 9.0}])
-            append_rows(folder, "wall", [{"run_id": run_id, "part": "imports", "seconds": 10.0}])
             append_rows(folder, "telemetry", [{"run_id": run_id, "t_s": 0.5, "device": "cpu", "util_pct": 50}])
             log = folder / row["log_path"]
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +129,6 @@ def add_runs(folder, strategy, images_per_s, num_repeats=5, num_windows=5, noise
                 for n in range(4)
             ]
             + [{"rank": 0, "step": n, "step_ms": 100} for n in range(4, 24)],  # those of the windows
-            "wall": [{"part": "imports", "seconds": 5.0}, {"part": "timed windows", "seconds": 15.0}],
             "telemetry": [
                 {"t_s": n / 2, "device": device, "util_pct": 50.0, "memory_used_mb": 4000.0 + n}
                 for n in range(4)

@@ -54,12 +54,6 @@ RUNS = (
     Column("commit", "text", "the commit of the code"),
     Column("dirty", "text", "yes: files differed from the commit"),
     Column("images_per_s", "number", "images over seconds, of all timed windows"),
-    Column(
-        "images_per_s_ci_low",
-        "number",
-        "the lower end of its 95 % interval over this run's own windows, assumed independent; from three windows on",
-    ),
-    Column("images_per_s_ci_high", "number", "the upper end of the same"),
     Column("step_ms_p50", "number", "the median of the steps in the windows"),
     Column("step_ms_p95", "number", "the 95th percentile of the same"),
     Column(
@@ -160,12 +154,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "forward and backward with the gradient exchange, minus those of a step on another batch without it",
         ),
         Column("wait_ms", "number", "of a pipeline: the bubble, and messages"),
-    ),
-    # where the wall clock of a run went
-    "wall": (
-        RUN_ID,
-        Column("part", "text", "what the time went into"),
-        Column("seconds", "number", "of that; a run's parts sum to its `wall_s`"),
     ),
     "telemetry": (
         RUN_ID,

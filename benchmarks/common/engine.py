@@ -91,7 +91,6 @@ class _Run:
         batches = iter(train)
         for n in range(first_step, train.num_steps):
             if self._window_due(n, first_step):
-                self.record.book_time("training outside windows" if self.windows else "warm-up")
                 if not self.windows:  # the warm-up's peak is that of cuDNN's search, or of a compiler
                     reset_peak_memory(self.device)
                     self.peak_memory_mb = 0.0
@@ -107,7 +106,6 @@ class _Run:
         self.summary["epoch_s"] = epoch_s
         self._epoch_row(epoch, "train", epoch_s, self.meter)
         self.meter = Meter(self.device)
-        self.record.book_time("training outside windows")
 
     def advance(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], lr: float) -> None:
         images, target = next(batches)
@@ -135,7 +133,6 @@ class _Run:
             return
         seconds, step_ms = self.clock.stop()
         window = Window(self.config.global_batch * len(step_ms), seconds, time.monotonic())
-        self.record.book_time("timed windows", window.ended_at)
         self.record.note_window(len(self.windows), window, step_ms, self.steps_run - len(step_ms))
         self.windows.append(window)
         self.step_ms += step_ms
@@ -177,7 +174,6 @@ class _Run:
             self.predict(blank)
         model.train()
         self._epoch_row(epoch, "val", time.perf_counter() - began_s, meter)
-        self.record.book_time("evaluation")
         self.checked_at = time.monotonic()
 
     def _epoch_row(self, epoch: int, phase: str, seconds: float | None, meter: Meter) -> None:
@@ -203,7 +199,6 @@ class _Run:
         self.steps_unsaved = 0
         sums = self.all_reduce(self.meter.sums.clone())
         self.checkpoints.save(name, {"epoch": epoch, "step": step, "best_acc1": self.best_acc1, "train_sums": sums})
-        self.record.book_time("checkpoints")
         self.checked_at = time.monotonic()
 
     def resume(self) -> tuple[int, int]:
@@ -231,7 +226,6 @@ class _Run:
             "peak_memory_mb": memory_mb.max().item(),
             "flops_per_image": flops_per_image(self.config, num_classes) if self.rank.reports else None,
         }
-        self.record.book_time("summary")
 
 
 @contextlib.contextmanager

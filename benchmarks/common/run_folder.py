@@ -4,7 +4,7 @@ run.yaml           by the plan. config: every field; run: round, position, numbe
                    settings that are no field, such as ranks
 run.log            what the run's processes print
 progress           "steps done, steps in all"; written in place, which keeps the disk quiet
-summary.json       by the reporting rank: its columns of the row, the resolved settings, and its wall clock
+summary.json       by the reporting rank: its columns of the row, the resolved settings, its node
 cause-<pid>.json   why a process ended early, and when: the earliest is the first cause
 """
 
@@ -96,7 +96,7 @@ class RunFolder:
         return None
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """`row`, `met`, `wall`, and `reported`."""
+        """`row`, `met`, `process`, and `reported`."""
         write_json(self.path / "summary.json", summary)
 
     def summary(self) -> dict[str, Any] | None:

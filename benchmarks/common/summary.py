@@ -1,9 +1,7 @@
-"""What the reporting rank writes: rows, the run's summary, progress, and where its time went."""
+"""What the reporting rank writes: rows, the run's summary, and progress."""
 
-import os
 import platform
 import time
-from pathlib import Path
 
 import PIL
 import torch
@@ -18,8 +16,6 @@ from benchmarks.common.rank import Rank, device_name
 from benchmarks.common.rows import append_rows
 from benchmarks.common.run_folder import RunFolder
 
-IMPORTED_AT = time.monotonic()
-
 
 class Record:
     """Rows wait in memory until `write`. Without a run's folder it only prints."""
@@ -28,17 +24,6 @@ class Record:
         self.config, self.rank, self.num_steps = config, rank, num_steps
         self.folder = RunFolder.current() if rank.reports else None
         self.rows: dict[str, list[dict]] = {}
-        self.parts: dict[str, float] = {}
-        self.started_at = _process_start()
-        self.booked_until = self.started_at
-        self.book_time("imports", IMPORTED_AT)
-        self.book_time("data set, model and process group")
-
-    def book_time(self, part: str, now: float | None = None) -> None:
-        """The time since the last booking."""
-        now = time.monotonic() if now is None else now
-        self.parts[part] = self.parts.get(part, 0.0) + now - self.booked_until
-        self.booked_until = now
 
     def note_window(self, number: int, window: Window, step_ms: list[float], first_step: int) -> None:
         sample = {"images": window.images, "seconds": window.seconds, "images_per_s": window.images / window.seconds}
@@ -52,7 +37,6 @@ class Record:
             place = {"rank": row.pop("rank", self.rank.rank), "step": first_step + row.pop("number", n)}
             self._note("steps", place | row)
         self.write()
-        self.book_time("step account")
 
     def write_epoch(self, epoch: int, phase: str, seconds: float | None, totals: Totals) -> None:
         """seconds: None where another process began the epoch."""
@@ -109,9 +93,8 @@ class Record:
         resolved = {name: value for name, value in resolved.items() if value is not None}
         self.write()
         if self.folder:
-            moments = {"boot_id": boot_id(), "started_at": self.started_at, "ended_at": self.booked_until}
-            wall = moments | {"parts": self.parts, "cpu_s": time.process_time()}
-            self.folder.write_summary({"row": row, "met": resolved, "wall": wall, "reported": reported or {}})
+            process = {"boot_id": boot_id(), "cpu_s": time.process_time()}
+            self.folder.write_summary({"row": row, "met": resolved, "process": process, "reported": reported or {}})
         elif rank.reports and row.get("images_per_s"):
             print(f"{row['images_per_s']:.1f} images/s", flush=True)
 
@@ -144,10 +127,3 @@ def _kernels(rank: Rank, backend: str, devices_per_node: int) -> dict[str, str]:
         "gpu_driver": driver_version() if rank.device.type == "cuda" else "",
         "nccl": ".".join(map(str, nccl)),
     }
-
-
-def _process_start() -> float:
-    """On time.monotonic's clock, to 10 ms (proc_pid_stat(5))."""
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return time.monotonic() - age

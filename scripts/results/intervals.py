@@ -98,16 +98,6 @@ def strategy_throughput(runs: Sequence[Windows]) -> Estimate:
     return Estimate(*geometric_mean(log_throughput(runs)), len(runs))
 
 
-def run_interval(windows: Sequence[tuple[float, float]]) -> Estimate:
-    """Throughput of one run, and its interval over its windows, each (images, seconds)."""
-    images, seconds = numpy.array(windows, dtype=float).T
-    value = float(images.sum() / seconds.sum())
-    middle, low, high = geometric_mean(numpy.log(images / seconds))
-    if low is None or high is None:
-        return Estimate(value, None, None, 1)
-    return Estimate(value, low * value / middle, high * value / middle, 1)
-
-
 def ratio_of_rounds(differences: numpy.ndarray, num_comparisons: int = 1) -> RatioEstimate:
     """Of two throughputs, from float64 [num_rounds], their difference of logarithms in each round."""
     return RatioEstimate(*geometric_mean(differences, num_comparisons), len(differences))

@@ -49,10 +49,10 @@ def main(folder: RunFolder, command: list[str]) -> int:
     sampler, cores = Sampler(folder.path), CoreCounters()
     run_end = run_command(command, folder, plan, sampler)
     telemetry, summary = sampler.stop(), folder.summary() or {}
-    wall = summary.get("wall", {})
-    is_here = wall.get("boot_id") == boot_id()  # else another node's clock and power
+    process = summary.get("process", {})
+    is_here = process.get("boot_id") == boot_id()  # else another node's clock and power
     row |= {"exit_code": run_end.exit_code, "wall_s": run_end.wall_s}
-    row |= cores.shares(wall.get("cpu_s") if is_here else None)
+    row |= cores.shares(process.get("cpu_s") if is_here else None)
     row |= find_status(run_end, folder, bool(summary))
     if row["status"] == "ok" and summary:
         row |= measured_columns(summary["row"], sampler if is_here else None)
@@ -67,23 +67,14 @@ def main(folder: RunFolder, command: list[str]) -> int:
     folder.add_resolved(changes | {"variables": recorded_variables(os.environ)} | nccl_network(folder))
     exit_code = 0 if row["status"] in ("ok", "skipped") else 1
     row = write_row(folder, plan, row)
-    of_run = {"run_id": row["run_id"]}
-    append_rows(folder.results, "telemetry", [of_run | sample for sample in telemetry])
-    parts = wall_time_parts(run_end, wall, is_here) if wall else {}
-    append_rows(folder.results, "wall", [of_run | {"part": name, "seconds": s} for name, s in parts.items()])
+    append_rows(folder.results, "telemetry", [{"run_id": row["run_id"]} | sample for sample in telemetry])
     return 128 + run_end.signum if run_end.signum else exit_code
 
 
 def measured_columns(row: dict[str, Any], sampler: Sampler | None) -> dict[str, Any]:
-    """row: of the reporting rank, to which interval and energy are added. sampler: None where it ran elsewhere."""
+    """row: of the reporting rank, to which energy is added. sampler: None where it ran elsewhere."""
     windows = row.pop("windows", [])
-    if not windows:
-        return row
-    from scripts.results.intervals import run_interval  # scipy, which nothing needs while the run is timed
-
-    interval = run_interval([(images, seconds) for images, seconds, _ in windows])
-    row |= {"images_per_s_ci_low": interval.low, "images_per_s_ci_high": interval.high}
-    if sampler:
+    if windows and sampler:
         row["energy_j_per_image"] = sampler.energy_j_per_image(windows, row)
         row["other_gpu_processes"] = sampler.most_others(row)
     return row
@@ -230,14 +221,6 @@ def wait_for_end(
                 done, bar.total = progress
                 bar.update(done - bar.n)
             bar.refresh()
-
-
-def wall_time_parts(run_end: RunEnd, wall: Mapping[str, Any], is_here: bool) -> dict[str, float]:
-    """Seconds, which sum to wall_s. wall: as the reporting rank timed it; is_here: by this machine's clock."""
-    if not is_here:
-        return {"queue, start and shutdown": run_end.wall_s - sum(wall["parts"].values())} | wall["parts"]
-    before = {"launcher and start of processes": wall["started_at"] - run_end.began}
-    return before | wall["parts"] | {"shutdown": run_end.began + run_end.wall_s - wall["ended_at"]}
 
 
 def nccl_network(folder: RunFolder) -> dict[str, str]:

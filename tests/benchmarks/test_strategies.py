@@ -75,7 +75,7 @@ def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
         frame = read_table(results, table)
         return frame[frame["run_id"] == row["run_id"]]
 
-    epochs, steps, wall = rows_of("epochs"), rows_of("steps"), rows_of("wall")
+    epochs, steps = rows_of("epochs"), rows_of("steps")
     images = [(0, "train", 40), (0, "val", NUM_VAL), (1, "train", 40), (1, "val", NUM_VAL)]
     assert [*zip(epochs["epoch"], epochs["phase"], epochs["images"], strict=True)] == images
     assert [*rows_of("windows")["images"]] == [16, 16]
@@ -84,9 +84,7 @@ def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     assert {*broken_down["step"]} == {11, 12}  # after 2 epochs of 5 steps and one step to settle
     assert (row["compile_s"] > 0) == (name == "ddp_compile")
     assert rows_of("telemetry")["memory_used_mb"].min() > 0
-    seconds = wall.set_index("part")["seconds"]
-    assert seconds.sum() == pytest.approx(row["wall_s"])
-    assert seconds["timed windows"] >= rows_of("windows")["seconds"].sum()
+    assert row["wall_s"] > rows_of("windows")["seconds"].sum()
 
 
 @pytest.mark.launches

@@ -151,8 +151,7 @@ def test_a_run_whose_suite_and_record_were_killed_is_ended_and_run_again(suite):
 # --- the record of one run --------------------------------------------------------------------------------------------
 
 
-WALL = {"boot_id": "x", "started_at": 0.0, "ended_at": 0.0, "parts": {}}
-SUMMARY = json.dumps({"row": {"images_per_s": 1.0}, "met": {}, "wall": WALL})
+SUMMARY = json.dumps({"row": {"images_per_s": 1.0}, "met": {}})
 
 
 def record_command(results: Path, command: list[str]) -> list:

@@ -156,7 +156,7 @@ def test_the_network_of_several_nodes_is_a_setting_of_the_run(tmp_path):
     """A cluster may fall back to Ethernet."""
     folder = RunFolder.create(tmp_path, "ddp", 1)
     folder.write_plan(Config(), {"strategy": "ddp", "ranks": 2, "nodes": 2, "threads_per_rank": 1} | ONE_RUN)
-    folder.write_summary({"row": {"images_per_s": 1.0}, "met": {"torch": "2"}, "wall": {"boot_id": "", "parts": {}}})
+    folder.write_summary({"row": {"images_per_s": 1.0}, "met": {"torch": "2"}})
     says = 'echo "n1:5:9 [0] NCCL INFO Using network IB" >"${NCCL_DEBUG_FILE/\\%h-\\%p/n1-5}"; [ $NCCL_DEBUG = INFO ]'
     command = [sys.executable, "-m", "scripts.runner.record", "--run", folder.plan, "--", "bash", "-c", says]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60)

@@ -167,7 +167,7 @@ def recorded_set(results: Path, data: Path, args: str = "") -> None:
     (run,) = plan.plan_strategies(asked(DATA=data, ARGS=args, STRATEGIES="ddp"))
     folder, _ = plan.create_run_folder(run.in_round(1), results)
     resolved = {"device": "cpu", "host": host(os.environ)}
-    folder.write_summary({"row": {}, "met": resolved, "wall": {}})
+    folder.write_summary({"row": {}, "met": resolved})
     row = {"schema": 2, "run_id": folder.run_id, "strategy": "ddp", "status": "ok"}
     append_rows(results, "runs", [row | {"settings": add_settings(results, folder.requested(), resolved)}])
 

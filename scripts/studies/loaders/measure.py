@@ -34,7 +34,7 @@ from benchmarks.common.loader import build_loaders
 from benchmarks.common.rank import Rank
 from scripts.data.check import check_image_folder
 from scripts.results.formatting import text_table
-from scripts.results.intervals import log_throughput, ratio_of_rounds, run_interval
+from scripts.results.intervals import log_throughput, ratio_of_rounds, strategy_throughput
 from scripts.results.result_set import load_set
 from scripts.runner import preflight
 from scripts.runner.request import read_request
@@ -139,12 +139,12 @@ def rates_of(windows: Mapping[str, Sequence[Window]], cores: int) -> pandas.Data
     """Rows of loaders.csv, one a loader: images/s with its 95 % interval, and the ratio to PLAIN, paired by rounds."""
     rows = []
     for name, timed in windows.items():
-        rate = run_interval(timed)
+        runs = [numpy.array([each]) for each in timed]
+        rate = strategy_throughput(runs)
         row = {"loader": name, "cores": cores, "n": len(timed), "images_per_s": rate.value}
         row |= {"low": rate.low, "high": rate.high, "per_core": rate.value / cores}
         if plain := windows.get(PLAIN):
-            own, other = (log_throughput([numpy.array([each]) for each in taken]) for taken in (timed, plain))
-            over = ratio_of_rounds(own - other)
+            over = ratio_of_rounds(log_throughput(runs) - log_throughput([numpy.array([each]) for each in plain]))
             row |= {"times_plain": over.value, "times_low": over.low, "times_high": over.high}
         rows.append(row)
     return pandas.DataFrame(rows)
