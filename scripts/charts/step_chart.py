@@ -42,7 +42,7 @@ def step_bars(results: ResultSet) -> Iterator[tuple[str, pandas.DataFrame, str]]
 
 def _length(parts: pandas.DataFrame) -> str:
     mean = mean_over_runs(parts[COLUMNS].sum(axis=1), parts.run_id)
-    return mean.text() if mean else ""
+    return mean.text("{:.0f}".format) if mean else ""
 
 
 def step_chart(results: ResultSet) -> Figure | None:
@@ -80,5 +80,5 @@ def _title(results: ResultSet) -> str:
     answer = find_answer(results)
     for group in [*([answer.best] if answer else []), *results.groups]:
         if shares := step_shares(group, results.table("steps")):
-            return f"Where a step of {group.label} goes: {shares_text(shares[:3])}"
+            return f"Where a step of {group.label} goes: {shares_text(shares)}"
     return ""

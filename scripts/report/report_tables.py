@@ -2,12 +2,11 @@
 
 import pandas
 
-from scripts.report.templates import escape_tex
 from scripts.results.answer import strategy_cells, table_groups
 from scripts.results.device_use import device_use
-from scripts.results.formatting import format_number, format_with_interval
-from scripts.results.intervals import mean_interval
-from scripts.results.proofs import proof_text, short_proof
+from scripts.results.formatting import format_with_interval
+from scripts.results.intervals import mean_estimate
+from scripts.results.proofs import proof_text
 from scripts.results.result_set import ResultSet
 from scripts.results.run_group import RunGroup
 from scripts.results.step_breakdown import exposed_communication
@@ -54,14 +53,9 @@ def all_rows(results: ResultSet) -> list[Row]:
 
 
 def table_tex(results: ResultSet) -> str:
-    """The first table as a LaTeX tabular; it needs no package."""
-    rows = [{name: cell for name, cell in row.items() if name != "same update?"} for row in first_rows(results)]
-    if not rows:
-        return ""
-    lines = [" & ".join(map(escape_tex, cells)) + r" \\" for cells in ([*rows[0]], *(row.values() for row in rows))]
-    head, *body = lines
-    begin = rf"\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}"
-    return "\n".join([begin, r"\hline", head, r"\hline", *body, r"\hline", r"\end{tabular}", ""])
+    """The first table as a LaTeX tabular, for the package booktabs."""
+    rows = pandas.DataFrame(first_rows(results)).drop(columns="same update?", errors="ignore")
+    return "" if rows.empty else rows.to_latex(index=False, escape=True, column_format=f"l{'r' * (rows.shape[1] - 1)}")
 
 
 def _without_empty_columns(rows: list[Row]) -> list[Row]:
@@ -70,7 +64,7 @@ def _without_empty_columns(rows: list[Row]) -> list[Row]:
 
 def _first_row(results: ResultSet, group: RunGroup) -> Row:
     row = strategy_cells(results, group)
-    row["same update?"] = short_proof(proof_text(group, results.table("equivalence")))
+    row["same update?"] = proof_text(group, results.table("equivalence")).partition(":")[0]
     row["top-1 %"] = row["top-1 %"].partition(" [")[0]
     return {name: row[name] for name in FIRST_COLUMNS}
 
@@ -89,10 +83,10 @@ def _row(results: ResultSet, group: RunGroup) -> Row:
         row["TFLOP/s"] = f"{use.tflops:#.3g}"
         row["MFU %"] = "" if use.mfu is None else f"{100 * use.mfu:.1f}"
     if exposed := exposed_communication(group, results.table("steps")):
-        row["exposed comm. ms"] = exposed.text()
+        row["exposed comm. ms"] = exposed.text("{:.0f}".format)
     return row
 
 
 def _mean(values: pandas.Series) -> str:
     values = values.dropna()
-    return format_with_interval(*mean_interval(values.to_numpy(float)), format_number) if len(values) else ""
+    return mean_estimate(values.to_numpy(float)).text() if len(values) else ""

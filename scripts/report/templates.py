@@ -9,8 +9,6 @@ from markupsafe import Markup
 from scripts.results.formatting import printable
 
 FOLDER = Path(__file__).parent / "pages"
-TEX = {letter: rf"\{letter}" for letter in "#$%&_{}"} | {letter: f"{{{letter}}}" for letter in "[]*-\"'`<>|"}
-TEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
 def render(name: str, **values: object) -> str:
@@ -36,8 +34,3 @@ def escape_markdown(value: object) -> Markup:
     text = re.sub(r"[`*|~]|^#|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", text)
     text = re.sub(r"\](?=[(\[])", r"\\]", text)  # [text](address) would be a link
     return Markup(re.sub(r"^\[(?=[^\]]*\]:)", r"\\[", text.strip()))  # [text]: address would define one
-
-
-def escape_tex(text: str) -> str:
-    """Text that means itself in LaTeX, with ? for letters that a plain LaTeX has not."""
-    return "".join(TEX.get(each, each if each.isascii() or "À" <= each <= "ÿ" else "?") for each in printable(text))

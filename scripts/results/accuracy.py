@@ -23,7 +23,7 @@ MANY = 1e9  # degrees of freedom: Student's t is normal
 class Top1Accuracy:
     """Percent, the mean over seeds, and its 95 % interval."""
 
-    percent: float
+    value: float
     low: float
     high: float
     num_images: int
@@ -32,7 +32,7 @@ class Top1Accuracy:
     @property
     def text(self) -> str:
         """45.5 [37.2, 54.0]"""
-        return f"{self.percent:.1f} [{self.low:.1f}, {self.high:.1f}]"
+        return f"{self.value:.1f} [{self.low:.1f}, {self.high:.1f}]"
 
 
 def top1_accuracy(group: RunGroup) -> Top1Accuracy | None:

@@ -6,7 +6,7 @@ them may be read. docs/protocol.md has the method.
 
 import dataclasses
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
 import numpy
 from scipy.special import stdtrit
@@ -27,16 +27,16 @@ LogByRound = Mapping[Hashable, float]
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Images/s with its 95 % interval, None below INTERVAL_ROUNDS runs."""
+    """A mean over runs with its 95 % interval, None below INTERVAL_ROUNDS runs."""
 
     value: float
     low: float | None
     high: float | None
     num_runs: int
 
-    def text(self) -> str:
+    def text(self, style: Callable[[float], str] = format_number) -> str:
         """120 [110, 131]"""
-        return format_with_interval(self.value, self.low, self.high, format_number)
+        return format_with_interval(self.value, self.low, self.high, style)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,19 +72,20 @@ def sidak_critical_value(num_comparisons: int, df: float, level: float = CONFIDE
     return float(stdtrit(df, (1 + level ** (1 / num_comparisons)) / 2))
 
 
-def mean_interval(values: numpy.ndarray, num_comparisons: int = 1) -> tuple[float, float | None, float | None]:
-    """The mean of [num_runs], and Student's interval, None below INTERVAL_ROUNDS."""
+def mean_estimate(values: numpy.ndarray, num_comparisons: int = 1) -> Estimate:
+    """The mean of [num_runs], and Student's interval."""
     mean, num = float(numpy.mean(values)), len(values)
     if num < INTERVAL_ROUNDS:
-        return mean, None, None
+        return Estimate(mean, None, None, num)
     half = sidak_critical_value(num_comparisons, num - 1) * float(numpy.std(values, ddof=1)) / num**0.5
-    return mean, mean - half, mean + half
+    return Estimate(mean, mean - half, mean + half, num)
 
 
-def geometric_mean(logs: numpy.ndarray, num_comparisons: int = 1) -> tuple[float, float | None, float | None]:
-    """And its interval."""
-    mean, low, high = mean_interval(logs, num_comparisons)
-    return math.exp(mean), None if low is None else math.exp(low), None if high is None else math.exp(high)
+def geometric_mean(logs: numpy.ndarray, num_comparisons: int = 1) -> Estimate:
+    """Of logarithms of [num_runs] values."""
+    mean = mean_estimate(logs, num_comparisons)
+    low, high = (None if end is None else math.exp(end) for end in (mean.low, mean.high))
+    return Estimate(math.exp(mean.value), low, high, mean.num_runs)
 
 
 def log_throughput(runs: Sequence[Windows]) -> numpy.ndarray:
@@ -95,12 +96,12 @@ def log_throughput(runs: Sequence[Windows]) -> numpy.ndarray:
 
 def strategy_throughput(runs: Sequence[Windows]) -> Estimate:
     """The geometric mean of its runs', and its interval over runs."""
-    return Estimate(*geometric_mean(log_throughput(runs)), len(runs))
+    return geometric_mean(log_throughput(runs))
 
 
 def ratio_of_rounds(differences: numpy.ndarray, num_comparisons: int = 1) -> RatioEstimate:
     """Of two throughputs, from float64 [num_rounds], their difference of logarithms in each round."""
-    return RatioEstimate(*geometric_mean(differences, num_comparisons), len(differences))
+    return RatioEstimate(*dataclasses.astuple(geometric_mean(differences, num_comparisons)))
 
 
 def ratios_of_pairs(logs: Mapping[str, LogByRound], pairs: Collection[Pair]) -> dict[Pair, RatioEstimate]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import tyro
 
-from scripts.shared.option_types import Flag, OptionalPath
+from scripts.shared.option_types import OptionalPath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,10 +19,6 @@ class PlotOptions:
     """Folder for the charts; default: charts/ in the set."""
     format: tuple[Literal["png", "svg", "pdf"], ...] = ("png",)
     """Of the charts, one or more."""
-    telemetry: Flag = False
-    """Draw the machine over time, too: utilisation, memory, power and network."""
-    beside: Literal["", "v100x4"] = ""
-    """v100x4: draw the published times of 4 V100 beside a set measured with configs/v100x4.yaml."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +41,10 @@ class PublishOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ExportOptions:
-    """Write a result set as JSON, for other programs."""
+    """Print a result set as JSON, for other programs."""
 
     results: tyro.conf.Positional[Path] = Path("results/latest")
     """The result set."""
-    out: OptionalPath = None
-    """The file to write; default: stdout."""
 
 
 @dataclasses.dataclass(frozen=True)

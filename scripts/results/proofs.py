@@ -1,7 +1,5 @@
 """Whether the proof of a strategy (./bench verify) covers the settings of a group's runs: the column `same update?`."""
 
-from typing import Any
-
 import numpy
 import pandas
 
@@ -24,50 +22,34 @@ MAY_DIFFER = {
     "threads_per_rank": "threads",
     **dict.fromkeys(("cudnn_benchmark", "cudnn_deterministic"), "cuDNN's algorithms"),
 }
-BIT_IDENTICAL = "yes: bit-identical"
-OTHER = "; of other "  # what may differ, and did, follows
-NO_PROOF = "no proof"
 
 
 def proof_text(group: RunGroup, equivalence: pandas.DataFrame) -> str:
     """What equivalence.csv says of a group's own settings; the last proof that covers them counts.
 
-    "yes: ..." names what did differ and may; "no proof of these settings: ..." names what differs and may not.
+    The first table shows what stands before the colon. "identical" and "nearly" name what did differ and may, "no
+    proof" what differs and may not.
     """
     rows = [row for row in iterate_rows(equivalence) if row.strategy == group.strategy]
     if not len(group.ok_runs):
         return ""
     if not rows:
-        return f"{NO_PROOF} yet: ./bench verify"
+        return "no proof: ./bench verify"
     proofs = [(row, read_identity(row.asked, row.met)) for row in rows]
     gaps = [(row, proof, _differing(proof, group.identity)) for row, proof in proofs]
     covering = [(row, proof, names) for row, proof, names in gaps if not _forbidden(names)]
     if not covering:
-        return f"{NO_PROOF} of these settings: {', '.join(_forbidden(gaps[-1][2]))}"
+        return f"no proof: of other {', '.join(_forbidden(gaps[-1][2]))}"
     row, proof, names = covering[-1]
     others = [MAY_DIFFER[name.removesuffix(RESOLVED_SUFFIX)] for name in names] + _other_source(proof, group)
-    text, but = proof_verdict(row), ", ".join(filter(None, dict.fromkeys(others)))
-    return f"{text}{OTHER}{but}" if but and text.startswith("yes") else text
-
-
-def short_proof(text: str) -> str:
-    """proof_text in a few words, for the first table: identical, nearly, no proof, NO, ..."""
-    answer, other, others = text.partition(OTHER)
-    if not answer.startswith("yes"):
-        return NO_PROOF if answer.startswith(NO_PROOF) else answer.partition(":")[0]
-    words = "identical" if answer == BIT_IDENTICAL else "nearly"
-    return f"{words}{other.replace(';', ',')}{others}"
-
-
-def proof_verdict(row: Any) -> str:
-    """A row of equivalence.csv in words."""
-    if row.verdict == "ok" and row.bit_identical == "yes":
-        return BIT_IDENTICAL
-    compared = f"{row.max_relative_difference:.1e} (tolerance {row.tolerance:.1e})"
+    but = ", ".join(filter(None, dict.fromkeys(others)))
+    compared = f"relative difference {row.max_relative_difference:.1e} (tolerance {row.tolerance:.1e})"
     if row.verdict == "ok":
-        return ", ".join(filter(None, [f"yes: within {compared}", row.reason]))
+        exact = row.bit_identical == "yes"
+        answer = ("identical" if exact else "nearly") + (f", of other {but}" if but else "")
+        return answer if exact else f"{answer}: {', '.join(filter(None, [compared, row.reason]))}"
     if row.verdict == "failed" and numpy.isfinite(row.max_relative_difference):
-        return f"NO: relative difference {compared}; {row.reason}"
+        return f"NO: {compared}; {row.reason}"
     return ": ".join(filter(None, [row.verdict or "unknown", row.reason]))
 
 

@@ -11,13 +11,11 @@ from scripts.results.formatting import plural
 from scripts.results.intervals import INTERVAL_ROUNDS, SENTENCE_ROUNDS
 from scripts.results.result_set import ResultSet
 from scripts.results.run_group import RunGroup
-from scripts.results.step_breakdown import LOADER, step_shares
 
 DRIFT = 0.05  # of the mean log speed over strategies, between the first and the last third of the rounds
 UNSTEADY = 0.10  # pyperf: standard deviation of windows over their mean
 OTHERS_PCT, STEAL_PCT = 5, 1  # of the cores' time; less comes from kernel threads and from rounding
 BUSY_SHARE = 0.1  # of the runs: one disturbed run is in the spread, many make the level doubtful
-WAITING_SHARE = 0.05  # of a step
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
 MOST_NAMES = 3
 
@@ -76,13 +74,8 @@ def _of_set(results: ResultSet) -> Iterator[SetWarning]:
 
 def _of_groups(results: ResultSet) -> Iterator[SetWarning]:
     groups = results.timed_groups
-    steps, gpus = results.table("steps"), drop_unused_gpus(results.table("telemetry"), results.ok_runs)
+    gpus = drop_unused_gpus(results.table("telemetry"), results.ok_runs)
     gpus = gpus[gpus.device.str.startswith("gpu")]
-
-    def of_loader(group: RunGroup) -> float:
-        on_gpus = (group.ok_runs.device == "cuda").any()  # where a speed-up may be that of more loader workers
-        return sum(part.share for part in step_shares(group, steps) if part.name == LOADER) if on_gpus else 0.0
-
     apart = {of for (of, _), ratio in results.ratios.items() if not ratio.num_rounds} & results.speedups.keys()
     again = f"the same command again, with --results {results.path} --repeats {SENTENCE_ROUNDS}"
     held = gpus[gpus.throttle != ""]
@@ -124,13 +117,6 @@ def _of_groups(results: ResultSet) -> Iterator[SetWarning]:
             "start fewer: --nproc",
             lambda group: (group.ok_runs.oversubscribed == "yes").sum(),
             0.0,
-        ),
-        (
-            "slow loader",
-            "{names} wait for images, in up to {most:.0%} of a step",
-            "./bench data pack, then -- --loader packed",
-            of_loader,
-            WAITING_SHARE,
         ),
         (
             "unsteady windows",

@@ -1,12 +1,11 @@
 """Where the time of a step goes, by its step breakdown: parts, exposed communication, pipeline bubbles."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import pandas
 
-from scripts.results.formatting import format_with_interval
-from scripts.results.intervals import mean_interval
+from scripts.results.intervals import Estimate, mean_estimate
 from scripts.results.run_group import RunGroup
 
 PHASES = ("data", "copy", "forward", "backward", "exposed_comm", "wait", "optimizer", "other")
@@ -26,38 +25,12 @@ PART_OF_PHASE = {
 
 
 @dataclasses.dataclass(frozen=True)
-class StepMean:
-    """A mean over runs, and its 95 % interval, None below three runs."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-    def text(self) -> str:
-        """54 [32, 76]"""
-        return format_with_interval(self.value, self.low, self.high, "{:.0f}".format)
-
-
-@dataclasses.dataclass(frozen=True)
 class PipelineBubble:
     """The share of its time that one rank of a pipeline waited, 0 to 1; ideal: with equal stages and no messages."""
 
     rank: int
-    waited: StepMean
+    waited: Estimate
     ideal: float
-
-
-@dataclasses.dataclass(frozen=True)
-class StepShare:
-    """share: of the step, 0 to 1."""
-
-    name: str
-    share: float
-
-    @property
-    def text(self) -> str:
-        """compute 71 %"""
-        return f"{self.name} {100 * self.share:.0f} %"
 
 
 def step_parts(group: RunGroup, steps: pandas.DataFrame, rank: int | None = None) -> pandas.DataFrame:
@@ -70,12 +43,13 @@ def step_parts(group: RunGroup, steps: pandas.DataFrame, rank: int | None = None
     return mine[mine["rank"] == rank][["run_id", *(f"{phase}_ms" for phase in PHASES)]].fillna({"wait_ms": 0.0})
 
 
-def step_shares(group: RunGroup, steps: pandas.DataFrame) -> list[StepShare]:
-    """The largest first; of a pipeline over all its ranks, else of the lowest. [] where no step was accounted."""
+def step_shares(group: RunGroup, steps: pandas.DataFrame) -> dict[str, float]:
+    """Of a step, 0 to 1, by part, the largest first; of a pipeline over all its ranks, else of the lowest. {} where no
+    step was accounted."""
     ranks: list[int | None] = [bubble.rank for bubble in pipeline_bubbles(group, steps)]
     parts = pandas.concat([step_parts(group, steps, rank) for rank in ranks or [None]])
     if parts.empty:
-        return []
+        return {}
     means = parts[[f"{phase}_ms" for phase in PHASES]].mean()
     ms: dict[str, float] = {}
     for phase, part in PART_OF_PHASE.items():
@@ -85,15 +59,15 @@ def step_shares(group: RunGroup, steps: pandas.DataFrame) -> list[StepShare]:
     if several and parts.exposed_comm_ms.isna().all() and WAITING not in ms:
         ms[COMPUTE_AND_COMMUNICATION] = ms.pop(COMPUTE, 0.0)
     whole = sum(ms.values())
-    return sorted((StepShare(name, each / whole) for name, each in ms.items()), key=lambda part: -part.share)
+    return {part: ms[part] / whole for part in sorted(ms, key=lambda part: -ms[part])}
 
 
-def shares_text(shares: Sequence[StepShare]) -> str:
+def shares_text(shares: Mapping[str, float]) -> str:
     """compute 71 %, exposed communication 24 %, loader 5 %"""
-    return ", ".join(part.text for part in shares if part.share >= LEAST_SHOWN)
+    return ", ".join(f"{part} {100 * share:.0f} %" for part, share in shares.items() if share >= LEAST_SHOWN)
 
 
-def exposed_communication(group: RunGroup, steps: pandas.DataFrame) -> StepMean | None:
+def exposed_communication(group: RunGroup, steps: pandas.DataFrame) -> Estimate | None:
     """Of the lowest rank, milliseconds a step; None where it was not measured."""
     parts = step_parts(group, steps)
     return mean_over_runs(parts.exposed_comm_ms, parts.run_id)
@@ -119,10 +93,10 @@ def pipeline_bubbles(group: RunGroup, steps: pandas.DataFrame) -> list[PipelineB
     return found
 
 
-def mean_over_runs(values: pandas.Series, run_ids: pandas.Series) -> StepMean | None:
+def mean_over_runs(values: pandas.Series, run_ids: pandas.Series) -> Estimate | None:
     """Of each run's mean, with Student's interval; None without values."""
     means = values.groupby(run_ids).mean().dropna()
-    return StepMean(*mean_interval(means.to_numpy(float))) if len(means) else None
+    return mean_estimate(means.to_numpy(float)) if len(means) else None
 
 
 def _accounted_steps(group: RunGroup, steps: pandas.DataFrame) -> pandas.DataFrame:

@@ -24,7 +24,6 @@ from scripts.results.step_breakdown import (
     COMPUTE_AND_COMMUNICATION,
     LOADER,
     WAITING,
-    StepShare,
     ideal_bubble,
     pipeline_bubbles,
     shares_text,
@@ -33,7 +32,7 @@ from scripts.results.step_breakdown import (
 from scripts.shared.strategy_list import BASELINE
 
 LEAST = 0.15  # of a step: what costs less is not called the limit
-NEIGHBOUR, BUBBLE, COMPUTE, COPIES = "a busy neighbour", "the pipeline's bubble", "compute", "copying to the device"
+BUBBLE, COMPUTE, COPIES = "the pipeline's bubble", "compute", "copying to the device"
 COMMUNICATION_LIMIT, THE_LOADER = "communication", "the loader"
 LIMIT_OF_PART = {COMMUNICATION: COMMUNICATION_LIMIT, LOADER: THE_LOADER, WAITING: BUBBLE, "copy": COPIES}
 DEFAULT_CONFIGS = {False: "configs/smoke.yaml", True: "configs/imagenet-bench.yaml"}
@@ -45,17 +44,14 @@ class WhyRow:
     """What limits one strategy."""
 
     label: str
-    shares: list[StepShare]
+    parts: str
+    """Of a step, such as `compute 71 %, loader 20 %`; may be empty."""
     limit: str
     """In words, such as `communication`; '' where it was not measured."""
     detail: str
     """The numbers behind it, such as `MFU 33 %`; may be empty."""
     command: str
     """The one thing to try next."""
-
-    @property
-    def parts(self) -> str:
-        return shares_text(self.shares)
 
     @property
     def text(self) -> str:
@@ -85,32 +81,19 @@ def main(options: WhyOptions) -> int:
 def _why(results: ResultSet, group: RunGroup) -> WhyRow:
     shares = step_shares(group, results.table("steps"))
     if not shares:
-        return WhyRow(group.label, [], "", "", _run(group, "--account-steps", 10))
-    costs = {NEIGHBOUR: neighbour_share(results, group)}
-    costs |= {LIMIT_OF_PART[part.name]: part.share for part in shares if part.name in LIMIT_OF_PART}
+        return WhyRow(group.label, "", "", "", _run(group, "--account-steps", 10))
+    costs = {LIMIT_OF_PART[part]: share for part, share in shares.items() if part in LIMIT_OF_PART}
     if (ideal := ideal_bubble(group)) and BUBBLE not in costs and group.is_parallel and _on_gpus(group):
         costs[BUBBLE] = ideal  # stages within one process take turns, which no mark can tell from compute
-    limit = max(costs, key=lambda name: costs[name])
-    if costs[limit] < LEAST:
-        names = {part.name for part in shares}
-        limit = COMPUTE_AND_COMMUNICATION if COMPUTE_AND_COMMUNICATION in names else COMPUTE
-    return WhyRow(group.label, shares, limit, _detail(results, group, limit), _remedy(results, group, limit))
-
-
-def neighbour_share(results: ResultSet, group: RunGroup) -> float:
-    """What other programs cost a group: of the cores' time that it could have used; on GPUs 1 or 0."""
-    if _on_gpus(group):
-        return float((group.ok_runs.other_gpu_processes > 0).mean() > 0.5)
-    taken = float((group.ok_runs.other_cpu_pct.fillna(0.0) + group.ok_runs.steal_pct.fillna(0.0)).mean()) / 100
-    row, num_cores = group.ok_runs.iloc[0], results.environment.get("num_cores") or 1
-    wanted = min(1.0, row.world_size * row.threads_per_rank / num_cores)
-    return min(taken, wanted + taken - 1)
+    limit = max(costs, key=lambda name: costs[name], default=COMPUTE)
+    if costs.get(limit, 0.0) < LEAST:
+        limit = COMPUTE_AND_COMMUNICATION if COMPUTE_AND_COMMUNICATION in shares else COMPUTE
+    return WhyRow(
+        group.label, shares_text(shares), limit, _detail(results, group, limit), _remedy(results, group, limit)
+    )
 
 
 def _detail(results: ResultSet, group: RunGroup, limit: str) -> str:
-    if limit == NEIGHBOUR:
-        taken = f"cores took {100 * neighbour_share(results, group):.0f} %"
-        return f"other programs on its {'GPUs' if _on_gpus(group) else taken}"
     if limit == BUBBLE:
         num_stages, num_parts = (group.settings.get(name) for name in ("num_stages", "num_microbatches"))
         parts = f"{num_stages} stages and {num_parts} micro-batch{'es' * (num_parts != 1)}"
@@ -123,8 +106,6 @@ def _detail(results: ResultSet, group: RunGroup, limit: str) -> str:
 
 def _remedy(results: ResultSet, group: RunGroup, limit: str) -> str:
     settings, row = group.settings, group.ok_runs.iloc[0]
-    if limit == NEIGHBOUR:
-        return f"close it ({'nvidia-smi' if _on_gpus(group) else 'top'} names it), and measure again"
     if limit == COMMUNICATION_LIMIT:
         return _less_communication(results, group)
     if limit == THE_LOADER and settings.get("loader") == "folder":

@@ -31,10 +31,10 @@ def folder(tmp_path_factory):
 
 @pytest.mark.launches
 def test_every_chart_is_drawn_with_its_finding(folder, tmp_path, capsys):
-    words = ["--results", str(folder), "--output", str(tmp_path), "--telemetry", "--format", "png", "svg"]
+    words = ["--results", str(folder), "--output", str(tmp_path), "--format", "png", "svg"]
     assert run_command_line(words) == 0
     assert f"charts: {tmp_path}" in capsys.readouterr().out
-    assert {path.stem for path in tmp_path.iterdir()} == {*CHARTS, "telemetry"}
+    assert {path.stem for path in tmp_path.iterdir()} == {*CHARTS}
     for path in tmp_path.glob("*.png"):
         with Image.open(path) as image:
             assert image.width == 1400 and numpy.asarray(image.convert("L")).std() > 10
@@ -66,16 +66,6 @@ def test_equal_curves_are_one_line_and_a_running_training_has_one_so_far(tmp_pat
     figure = learning_curves.learning_chart(load_set(tmp_path))
     assert [text.get_text() for text in figure.legends[0].texts] == ["single = ddp", "other", "zero1-1, so far"]
     assert "41.0 % (other)" in figure.get_suptitle()
-
-
-@pytest.mark.launches
-def test_published_times_stand_beside_a_set_of_their_settings_only(folder, tmp_path, capsys):
-    own = add_runs(tmp_path / "own", "ddp", 1000, config="configs/v100x4.yaml")
-    assert run_command_line(["--results", str(own), "--beside", "v100x4"]) == 0
-    assert (own / "charts/beside_v100x4.png").exists()
-    capsys.readouterr()
-    assert run_command_line(["--results", str(folder), "--beside", "v100x4"]) == 2
-    assert "was not measured with configs/v100x4.yaml" in capsys.readouterr().err
 
 
 def test_a_mistake_is_one_line(folder, tmp_path, capsys):

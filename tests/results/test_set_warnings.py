@@ -19,7 +19,6 @@ WARNED = {
     "oversubscribed: ddp": {"oversubscribed": True},
     "frequency governor: clocks of the cores follow the load (powersave)": {"governor": "powersave"},
     "local changes: no commit has the code that ran": {"dirty": True},
-    "slow loader: ddp wait for images, in up to 20% of a step": {"device": "cuda"},
 }
 
 

@@ -56,7 +56,7 @@ def test_a_pipeline_shows_how_long_each_rank_waited(tmp_path):
 
 def test_exposed_communication_has_an_interval_over_runs(tmp_path):
     group, steps = accounted(tmp_path, [{"forward": 30, "backward": 50, "exposed_comm": 30}])
-    assert exposed_communication(group, steps).text().startswith("30 [")
+    assert exposed_communication(group, steps).text("{:.0f}".format).startswith("30 [")
     assert shares_text(step_shares(group, steps)) == "compute 73 %, exposed communication 27 %"
 
 

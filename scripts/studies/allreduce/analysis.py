@@ -47,12 +47,12 @@ def bandwidth_rows(rows: pandas.DataFrame) -> list[BandwidthRow]:
     """rows: path, ranks, round, bytes, seconds, wrong."""
     found = []
     for (path, _), part in rows.groupby(["path", "bytes"], sort=False):
-        mean_s, low_s, high_s = geometric_mean(numpy.log(part.seconds.to_numpy(float)))
+        mean = geometric_mean(numpy.log(part.seconds.to_numpy(float)))
         num_bytes, ranks = int(part.bytes.iloc[0]), int(part.ranks.iloc[0])
-        algorithm, bus = bandwidths(num_bytes, mean_s, ranks)
-        low, high = (None if end is None else bandwidths(num_bytes, end, ranks)[1] for end in (high_s, low_s))
+        algorithm, bus = bandwidths(num_bytes, mean.value, ranks)
+        low, high = (None if end is None else bandwidths(num_bytes, end, ranks)[1] for end in (mean.high, mean.low))
         wrong = int(part.wrong.sum())
-        found.append(BandwidthRow(str(path), ranks, num_bytes, len(part), mean_s, algorithm, bus, low, high, wrong))
+        found.append(BandwidthRow(str(path), ranks, num_bytes, len(part), mean.value, algorithm, bus, low, high, wrong))
     return found
 
 
