@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from scripts.charts.figures import COLORS, LINES, RUN_STYLE, add_note, draw_legend, make_rows
+from scripts.charts.figures import COLORS, LINES, RUN_STYLE, draw_legend, make_rows
 from scripts.results.formatting import format_interval
 
 IDEAL: dict[str, Any] = {"color": "#D55E00", "linewidth": 2.5}
@@ -39,7 +39,6 @@ def bar_chart(
     axis_label: str,
     header: str,
     lines: Mapping[str, float] | None = None,
-    note: str = "",
 ) -> Figure:
     """Bars from the top down, references last, and beside each bar its value.
 
@@ -66,7 +65,6 @@ def bar_chart(
     ends = [min(bar.high or 0, 1.6 * longest) for bar in bars] + [bar.ideal or 0 for bar in bars]
     axes.set_xlim(0, 1.03 * max(longest, *ends, *lines.values()))
     axes.xaxis.set_major_formatter("{x:,.10g}")
-    add_note(figure, note)
     return figure
 
 

@@ -1,19 +1,18 @@
-"""What charts share: size, colours, title, legend, note and file.
+"""What charts share: size, colours, title, legend and file.
 
 Colours are Okabe and Ito's; what a colour says, a hatch, a marker or a line style says too.
 """
 
 import functools
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import text_to_path
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import replace_atomically
@@ -47,8 +46,9 @@ RUN_STYLE: dict[str, Any] = {
 }
 """Of each run, in every chart."""
 VALUE_FONT: dict[str, Any] = {"family": "monospace", "size": 6.5}
-WIDTH, EDGE, ROW_GAP, ROW_HEIGHT = 7.0, 0.1, 0.6, 0.27  # inches
-TITLE_LETTERS, ABOUT_LETTERS, LEGEND_LETTERS, NOTE_LETTERS = 78, 125, 120, 140  # of a line
+TITLE_FONT: dict[str, Any] = {"fontsize": 10, "fontweight": "bold"}
+WIDTH, EDGE, ROW_HEIGHT, AXIS_HEIGHT = 7.0, 0.1, 0.27, 0.45  # inches
+TITLE_LETTERS, ABOUT_LETTERS, LEGEND_LETTERS = 78, 125, 120  # of a line
 
 
 def line_style(number: int) -> dict[str, Any]:
@@ -64,52 +64,37 @@ def line_style(number: int) -> dict[str, Any]:
 
 
 def make_figure(
-    title: str,
-    about: str,
-    heights: Sequence[float],
-    num_columns: int = 1,
-    *,
-    left: float = 0.6,
-    right: float = 0.2,
-    legend: Sequence[str] = (),
+    title: str, about: str, heights: Sequence[float], num_columns: int = 1, legend: Sequence[str] = ()
 ) -> tuple[Figure, list[Axes]]:
     """A figure and its panels from the top. heights: of the rows of panels, inches.
 
-    title: the finding. about: what was run on what. left, right: inches beside the panels. legend: the entries that
-    draw_legend will get.
+    title: the finding. about: lines below it, such as what was run on what. legend: the entries that draw_legend will
+    get.
     """
-    title, about = wrap(title, TITLE_LETTERS), wrap(about, ABOUT_LETTERS)
+    title = wrap(title, TITLE_LETTERS)
+    about = "\n".join(wrap(line, ABOUT_LETTERS) for line in about.splitlines())
     about_at = EDGE + 0.18 * len(title.splitlines())
-    top = about_at + 0.13 * len(about.splitlines()) + 0.25
-    bottom = 0.65 + 0.15 * (-(-len(legend) // _num_columns(legend)) if legend else 0)
-    height = top + sum(heights) + ROW_GAP * (len(heights) - 1) + bottom
-    figure = Figure(figsize=(WIDTH, height))
-    figure.suptitle(title, x=EDGE / WIDTH, y=1 - EDGE / height, ha="left", va="top", fontsize=10, fontweight="bold")
+    top = about_at + 0.13 * len(about.splitlines()) + EDGE
+    bottom = EDGE + 0.15 * (-(-len(legend) // _num_columns(legend)) if legend else 0)
+    height = top + sum(heights) + AXIS_HEIGHT * len(heights) + bottom
+    panels = ConstrainedLayoutEngine(rect=(0, bottom / height, 1, 1 - (top + bottom) / height))
+    figure = Figure(figsize=(WIDTH, height), layout=panels)
+    heading = figure.suptitle(title, x=EDGE / WIDTH, y=1 - EDGE / height, ha="left", va="top", **TITLE_FONT)
+    heading.set_in_layout(False)
     figure.text(EDGE / WIDTH, 1 - about_at / height, about, va="top", fontsize=7, color="#444444")
-    grid = figure.add_gridspec(
-        len(heights),
-        num_columns,
-        height_ratios=heights,
-        left=left / WIDTH,
-        right=1 - right / WIDTH,
-        top=1 - top / height,
-        bottom=bottom / height,
-        hspace=ROW_GAP * len(heights) / sum(heights),
-    )
-    return figure, [figure.add_subplot(grid[number]) for number in range(len(heights) * num_columns)]
+    return figure, list(figure.subplots(len(heights), num_columns, height_ratios=heights, squeeze=False).flat)
 
 
 def make_rows(
     title: str, about: str, labels: Sequence[str], texts: Sequence[str], axis_label: str, legend: Sequence[str]
 ) -> tuple[Figure, Axes]:
     """One panel for a bar a label, at 0, 1, ... from the top down. texts: a header, and one beside each bar."""
-    labels, num_rows = [wrap(label, 30) for label in labels], max(2, len(labels))
-    left, right = _text_width(labels, size=8) + 0.2, _text_width(texts, **VALUE_FONT) + 0.2
-    figure, (axes,) = make_figure(title, about, [ROW_HEIGHT * num_rows], left=left, right=right, legend=legend)
+    num_rows = max(2, len(labels))
+    figure, (axes,) = make_figure(title, about, [ROW_HEIGHT * num_rows], legend=legend)
     for place, text in enumerate(texts, -1):
         axes.text(1.02, place, text, transform=axes.get_yaxis_transform(), va="center", fontproperties=VALUE_FONT)
     axes.set_ylim(num_rows - 0.4, -0.6)
-    axes.set_yticks(range(len(labels)), labels)
+    axes.set_yticks(range(len(labels)), [wrap(label, 30) for label in labels])
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(axis_label)
     return figure, axes
@@ -121,7 +106,7 @@ def draw_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -
         handles,
         labels,
         loc="lower center",
-        bbox_to_anchor=(0.5, 0.25 / figure.get_figheight()),
+        bbox_to_anchor=(0.5, 0.05 / figure.get_figheight()),
         ncols=_num_columns(labels),
         frameon=False,
         fontsize=7,
@@ -133,19 +118,6 @@ def draw_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -
 
 def _num_columns(labels: Sequence[str]) -> int:
     return max(1, min(4, len(labels), LEGEND_LETTERS // (max(map(len, labels)) + 10)))
-
-
-def add_note(figure: Figure, text: str) -> None:
-    """One line below everything else."""
-    line = textwrap.shorten(printable(text), NOTE_LETTERS, placeholder=" ...")
-    figure.text(EDGE / WIDTH, 0.06 / figure.get_figheight(), line, va="bottom", fontsize=6.5)
-
-
-def _text_width(texts: Iterable[str], **font: Any) -> float:
-    """Inches of the longest line."""
-    lines = [line for text in texts for line in text.splitlines()]
-    widths = [text_to_path.get_text_width_height_descent(line, FontProperties(**font), False)[0] for line in lines]
-    return max(widths, default=0.0) / 72
 
 
 def save_chart(figure: Figure, folder: Path, name: str, formats: Sequence[str] = ("png",)) -> list[Path]:

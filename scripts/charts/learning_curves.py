@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from benchmarks.common.rows import read_table
-from scripts.charts.figures import add_note, draw_legend, line_style, make_figure
+from scripts.charts.figures import draw_legend, line_style, make_figure
 from scripts.results.accuracy import top1_accuracy
 from scripts.results.result_set import ResultSet
 from scripts.results.set_text import describe_rows
@@ -29,8 +29,9 @@ def learning_chart(results: ResultSet) -> Figure | None:
     if all(len(curve) < 2 for curve in curves.values()):  # one epoch is no curve
         return None
     legend = [textwrap.shorten(" = ".join(labels), LEGEND_LETTERS, placeholder=" ...") for labels in lines.values()]
-    about = describe_rows(results.ok_runs)
-    figure, panels = make_figure(_title(curves), about, [1.9, 1.9], 2, left=0.4, legend=legend)
+    note = "means over runs; upright: 95 % interval of top-1; seconds: of all passes; a = b: equal in all digits"
+    about = f"{describe_rows(results.ok_runs)}\n{note}"
+    figure, panels = make_figure(_title(curves), about, [1.7, 1.7], 2, legend=legend)
     intervals = {group.label: top1_accuracy(group) for group in results.groups}
     handles = []
     for number, labels in enumerate(lines.values()):
@@ -51,8 +52,6 @@ def learning_chart(results: ResultSet) -> Figure | None:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     panels[3].set_xlim(left=0)
     draw_legend(figure, handles[:: len(PANELS)], legend)
-    note = "Means over runs; upright: 95 % interval of top-1; seconds: of all passes; a = b: equal in all digits."
-    add_note(figure, note)
     return figure
 
 

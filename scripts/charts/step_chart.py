@@ -6,12 +6,12 @@ import numpy
 import pandas
 from matplotlib.figure import Figure
 
-from scripts.charts.figures import add_note, draw_legend, make_rows
+from scripts.charts.figures import draw_legend, make_rows
 from scripts.results.answer import find_answer, table_groups
 from scripts.results.formatting import format_number, plural_of_several
 from scripts.results.result_set import ResultSet
 from scripts.results.set_text import describe_rows
-from scripts.results.step_breakdown import mean_over_runs, pipeline_bubbles, shares_text, step_parts, step_shares
+from scripts.results.step_breakdown import mean_over_runs, pipeline_bubbles, step_parts
 
 # phase: what the legend calls it, colour, hatch; dots and circles are large in SVG
 STYLES = {
@@ -25,6 +25,7 @@ STYLES = {
     "other": ("other", "#BBBBBB", ""),
 }
 COLUMNS = [f"{phase}_ms" for phase in STYLES]
+LEAST_SEEN = 0.003  # of the longest bar
 
 
 def step_bars(results: ResultSet) -> Iterator[tuple[str, pandas.DataFrame, str]]:
@@ -53,9 +54,15 @@ def step_chart(results: ResultSet) -> Figure | None:
     labels, all_parts, texts = zip(*bars, strict=True)
     # unknown, or below zero by noise: not drawn
     means = pandas.DataFrame([parts[COLUMNS].mean().clip(lower=0.0) for parts in all_parts]).fillna(0.0)
-    shown = {phase: widths for phase in STYLES if (widths := means[f"{phase}_ms"].to_numpy()).any()}
-    names, longest, ends = [STYLES[phase][0] for phase in shown], means.sum(axis=1).max(), numpy.zeros(len(bars))
-    title, about, axis_label = _title(results), describe_rows(results.ok_runs), "milliseconds of a step"
+    longest, ends = means.sum(axis=1).max(), numpy.zeros(len(bars))
+    by_phase = {phase: means[f"{phase}_ms"].to_numpy() for phase in STYLES}
+    shown = {phase: widths for phase, widths in by_phase.items() if widths.max() > LEAST_SEEN * longest}
+    names = [STYLES[phase][0] for phase in shown]
+    answer = find_answer(results)
+    title = (answer and answer.step_sentence) or "Where the time of a step goes"
+    num_steps = plural_of_several([*map(len, all_parts)], "step")
+    about = f"{describe_rows(results.ok_runs)}\n{num_steps} a bar, after the windows"
+    axis_label = "milliseconds of a step"
     figure, axes = make_rows(title, about, labels, ["ms [95 %]", *texts], axis_label, names)
     handles = []
     for phase, widths in shown.items():
@@ -70,15 +77,4 @@ def step_chart(results: ResultSet) -> Figure | None:
         ends += widths
     axes.set_xlim(0, 1.01 * longest)
     draw_legend(figure, handles, names)
-    num_steps = plural_of_several([*map(len, all_parts)], "step")
-    unseen = "Without exposed communication: there is none, or it is in other parts."
-    add_note(figure, f"n = {num_steps} a bar, after the timed windows. {unseen}")
     return figure
-
-
-def _title(results: ResultSet) -> str:
-    answer = find_answer(results)
-    for group in [*([answer.best] if answer else []), *results.groups]:
-        if shares := step_shares(group, results.table("steps")):
-            return f"Where a step of {group.label} goes: {shares_text(shares)}"
-    return ""

@@ -5,7 +5,7 @@ import math
 from matplotlib.figure import Figure
 
 from scripts.charts.bars import Bar, bar_chart
-from scripts.results.answer import find_answer, over_which_baseline, title_finding
+from scripts.results.answer import find_answer, over_which_baseline
 from scripts.results.formatting import plural_of_several
 from scripts.results.intervals import strategy_throughput
 from scripts.results.result_set import ResultSet
@@ -20,23 +20,22 @@ def throughput_chart(results: ResultSet) -> Figure | None:
     if answer is None:
         return None
     bars = [_rate_bar(group) for group in _fastest_first(results)]
-    title = f"{answer.best.label} has the highest mean: {answer.best.timed_throughput.text()} images/s"
     axis_label = "images/s   (bar: mean, dots: runs, line: 95 % interval)"
-    about, note = describe_rows(results.ok_runs), _note(results, bars)
-    return bar_chart(title, about, bars, axis_label, "images/s [95 %]", note=note)
+    return bar_chart(answer.fastest_sentence, _about(results, bars), bars, axis_label, "images/s [95 %]")
 
 
 def speedup_chart(results: ResultSet) -> Figure | None:
     """Over each strategy's own baseline, with the other plain baselines and the ideal."""
     groups = [group for group in _fastest_first(results) if group.label in results.speedups]
-    if not groups:
+    answer = find_answer(results)
+    if not groups or not answer:
         return None
     bars = sorted((_speedup_bar(results, group) for group in groups), key=lambda bar: -bar.value)
     speeds = {group.label: group.timed_throughput.value for group in results.plain_baselines}
     lines = {label: speed / speeds[BASELINE] for label, speed in speeds.items() if BASELINE in speeds}
     axis_label = f"images/s over those of {BASELINE}   (dots: rounds, line: 95 % interval)"
-    about, header, note = describe_rows(results.ok_runs), f"x {BASELINE} [95 %]", _note(results, bars)
-    return bar_chart(title_finding(results), about, bars, axis_label, header, lines, note)
+    title, about = answer.baseline_sentence or answer.fastest_sentence, _about(results, bars)
+    return bar_chart(title, about, bars, axis_label, f"x {BASELINE} [95 %]", lines)
 
 
 def _fastest_first(results: ResultSet) -> list[RunGroup]:
@@ -70,10 +69,9 @@ def _ideal(group: RunGroup, base: RunGroup) -> float | None:
     return None if shared or not group.is_parallel or not ideal > 1 else float(ideal)
 
 
-def _note(results: ResultSet, bars: list[Bar]) -> str:
+def _about(results: ResultSet, bars: list[Bar]) -> str:
     sizes = [len(run) for group in results.timed_groups for run in group.windows_of_runs]
     runs = plural_of_several([len(group.windows_of_runs) for group in results.timed_groups], "run")
-    grey = " Grey: one process in other settings, or under a second name."
-    return f"n = {runs} of {plural_of_several(sizes, 'window')} a strategy." + grey * any(
-        bar.is_reference for bar in bars
-    )
+    n = f"{runs} of {plural_of_several(sizes, 'window')} a strategy"
+    grey = "; grey: one process in other settings, or under a second name" * any(bar.is_reference for bar in bars)
+    return f"{describe_rows(results.ok_runs)}\n{n}{grey}"

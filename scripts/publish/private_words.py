@@ -15,8 +15,8 @@ from benchmarks.common.rows import read_table
 from scripts.results.result_set import ResultSet
 from scripts.shared.repository import ROOT
 
-PLACES = ("config", "data", "checkpoint_dir", "container", "CONFIG", "DATA", "CONTAINER")
-"""Settings and variables that may be paths."""
+PLACES = ("config", "data", "checkpoint_dir", "container")
+"""Settings that may be paths."""
 OF_THE_CHECKOUT = ("configs", "data", "results")
 HOST_VARIABLES = ("HOSTS", "RDZV_ENDPOINT")
 COMMON = {"root", "user", "ubuntu", "admin", "debian", "localhost", "runner", "nobody", "cpu", "gpu", "cuda"}
@@ -41,7 +41,7 @@ def private_words(results: ResultSet, folders: Iterable[Path]) -> dict[str, str]
     words |= {
         name: "user" for name in (os.environ.get("USER", ""), Path.home().name) if len(name) > 2 and name not in COMMON
     }
-    places = {half[name] for half in (*halves, variables) for name in PLACES if isinstance(half.get(name), str)}
+    places = {half[name] for half in halves for name in PLACES if isinstance(half.get(name), str)}
     words |= {place: public_path(place) for place in places if "/" in place.strip("/") and "://" not in place}
     words |= {f"{ROOT}/": "", str(ROOT): "."}
     if Path.home() != Path("/"):  # of a container

@@ -7,7 +7,6 @@ charts as PNG, and SHA256SUMS, which `sha256sum -c` reads. Exit code: 2 for a mi
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -17,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from scripts.publish.private_words import HOST_VARIABLES, private_words, without_private
+from scripts.publish.private_words import private_words, without_private
 from scripts.report.page import make_report
 from scripts.results.options import PublishOptions
 from scripts.results.result_set import load_set
@@ -48,7 +47,7 @@ def main(options: PublishOptions) -> int:
             new = Path(scratch) / options.name
             for folder in folders:
                 copy_tables(folder, new / folder.relative_to(source), words)
-            write_report(new)
+            make_report(load_set(new)).write(new)
             write_sums(new)
             os.rename(new, place)
     except OSError as error:
@@ -64,16 +63,8 @@ def copy_tables(source: Path, target: Path, words: Mapping[str, str]) -> None:
         (target / path.name).write_text(without_private(path.read_text(errors="replace"), words))
     with contextlib.suppress(FileNotFoundError):
         environment = json.loads((source / "environment.json").read_text())
-        for name in HOST_VARIABLES:
-            environment.get("variables", {}).pop(name, None)
+        environment.pop("variables", None)
         (target / "environment.json").write_text(without_private(json.dumps(environment, indent=1), words) + "\n")
-
-
-def write_report(new: Path) -> None:
-    report = make_report(load_set(new))
-    public = f"results/published/{new.name}"
-    texts = {name: text.replace(str(new), public) for name, text in report.texts.items()}
-    dataclasses.replace(report, texts=texts).write(new)
 
 
 def write_sums(folder: Path) -> None:

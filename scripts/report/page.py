@@ -22,7 +22,6 @@ from scripts.report.provenance import environment_facts, recorded, reproduction_
 from scripts.report.report_tables import COLUMN_MEANINGS, all_rows, first_rows, table_tex
 from scripts.report.study_sections import study_parts
 from scripts.report.templates import render
-from scripts.results.accuracy import describe_top1
 from scripts.results.answer import find_answer
 from scripts.results.formatting import plural_of_several
 from scripts.results.options import ReportOptions
@@ -84,7 +83,6 @@ def make_report(results: ResultSet) -> Report:
         "first_rows": first_rows(results),
         "failures": describe_failures(results),
         "why": why_rows(results),
-        "about_top1": describe_top1(results.groups),
         "warnings": [warning.line for warning in find_warnings(results)],
         "all_rows": all_rows(results),
         "meanings": COLUMN_MEANINGS,

@@ -28,8 +28,6 @@ class ReportTable:
 
 @dataclasses.dataclass(frozen=True)
 class StudySection:
-    order: int
-    """The smallest first."""
     folders: tuple[str, ...] = ()
     """Of a result set, in which the study's runs may be, as a set of their own."""
     figures: Callable[[ResultSet], dict[str, Figure]] = lambda results: {}
@@ -39,8 +37,7 @@ class StudySection:
 
 def load_sections() -> list[StudySection]:
     names = sorted(path.parent.name for path in STUDIES.glob("*/section.py"))
-    sections = [importlib.import_module(f"scripts.studies.{name}.section").SECTION for name in names]
-    return sorted(sections, key=lambda section: section.order)
+    return [importlib.import_module(f"scripts.studies.{name}.section").SECTION for name in names]
 
 
 def study_parts(results: ResultSet) -> tuple[dict[str, Figure], list[ReportTable]]:

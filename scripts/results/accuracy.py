@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy
 from scipy.special import stdtrit
 
-from scripts.results.formatting import plural_of_several
 from scripts.results.intervals import CONFIDENCE
 from scripts.results.run_group import RunGroup
 from scripts.results.settings import seed_of_round
@@ -46,15 +45,6 @@ def top1_accuracy(group: RunGroup) -> Top1Accuracy | None:
     low, high = interval_over_seeds(fractions, num_images)
     mean = sum(fractions) / len(fractions)
     return Top1Accuracy(100 * mean, 100 * low, 100 * high, num_images, len(fractions))
-
-
-def describe_top1(groups: Sequence[RunGroup]) -> str:
-    """For below a table: what n and the interval are. '' without any."""
-    num_seeds = [each.num_seeds for group in groups if (each := top1_accuracy(group))]
-    if not num_seeds:
-        return ""
-    of = "the images and the seeds" if max(num_seeds) > 1 else "the images"
-    return f"Top-1: n = {plural_of_several(num_seeds, 'seed')}; [low, high]: 95 %, of {of}."
 
 
 def interval_over_seeds(fractions: Sequence[float], num_images: int) -> tuple[float, float]:

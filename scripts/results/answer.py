@@ -19,7 +19,6 @@ from scripts.shared.strategy_list import BASELINE
 
 EXPECTED = "ddp"
 """The strategy that a reader expects to be the fastest."""
-FEW_TIES = 3
 TABLE_COLUMNS = ("strategy", "devices", "images/s", "x single", "memory MB", "J/image")
 
 
@@ -61,15 +60,13 @@ class Answer:
 
     @property
     def ties_sentence(self) -> str:
-        """No difference separates it from zero1 (0.98 [0.90, 1.07] of it). All others in fp32 are slower."""
+        """No difference separates it from zero1. All others in fp32 are slower."""
         ties, slower, unsaid = map(self.others_that_are, ("no difference seen", "slower", "too few rounds"))
         if unsaid and unsaid == self.others:
             return f"Which is faster is said from {SENTENCE_ROUNDS} rounds on (--repeats {SENTENCE_ROUNDS})."
         sentences: list[str] = []
         if ties:
-            with_ratio = [f"{self.name(each)} ({self.over_best(each).text()} of it)" for each in ties]
-            names = join(with_ratio) if len(ties) <= FEW_TIES else self.names(ties)
-            sentences.append(f"No difference separates it from {names}.")
+            sentences.append(f"No difference separates it from {self.names(ties)}.")
         if slower:
             names = self.names(slower) if unsaid else f"All others{self.in_precision}"
             sentences.append(f"{names} {'is' if unsaid and len(slower) == 1 else 'are'} slower.")
@@ -79,17 +76,11 @@ class Answer:
 
     @property
     def baseline_sentence(self) -> str:
-        """ddp is 3.41 [3.36, 3.46] x single and 0.98 [0.90, 1.07] x single, all cores. In bf16: ..."""
+        """ddp is 3.41 [3.36, 3.46] x single and 0.98 [0.90, 1.07] x single, all cores."""
         bases = [base for base in self.results.plain_baselines if base is not self.best]
         over = [(base, self.results.ratio(self.best, base)) for base in bases]
         times = [f"{ratio.text()} x {base.label}" for base, ratio in over if ratio]
-        apart = [
-            f"{group.label} is {ratio.text()} x {self.results.baseline_label_of[group.label]}"
-            for group in self.results.timed_groups_without_aa
-            if group not in self.results.rankable_groups and (ratio := self.results.speedups.get(group.label))
-        ]
-        sentences = [f"{self.best.label} is {join(times)}."] if times else []
-        return " ".join([*sentences, *([f"In another precision: {'; '.join(apart)}."] if apart else [])])
+        return f"{self.best.label} is {join(times)}." if times else ""
 
     @property
     def verdicts_sentence(self) -> str:
@@ -158,16 +149,6 @@ def is_same_training(one: RunGroup, other: RunGroup) -> bool:
     """Whether they are one training, started differently, with the same settings."""
     alike = one.family == other.family and one.strategy != other.strategy
     return alike and same_request(one.identity, other.identity, ())
-
-
-def title_finding(results: ResultSet) -> str:
-    """For a chart's title: zero1 3.5 x single; ddp 3.4 x; dataparallel 1.0 x. '' without a ratio."""
-    answer = find_answer(results)
-    ranked = answer.ranked if answer else []
-    known = {each.strategy: ratio for each in ranked if (ratio := results.speedups.get(each.label))}
-    fastest = max(known, key=lambda strategy: known[strategy].value, default="")
-    shown = [each for each in dict.fromkeys((fastest, EXPECTED, "dataparallel")) if each in known]
-    return "; ".join(f"{each} {known[each].value:.1f} x{f' {BASELINE}' * (each == fastest)}" for each in shown)
 
 
 def table_groups(results: ResultSet) -> list[RunGroup]:

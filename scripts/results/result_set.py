@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import itertools
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pandas
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import WARM_UP, read_table
-from scripts.results.formatting import plural
 from scripts.results.identity import (
     comparable,
     compute_precision,
@@ -134,19 +132,13 @@ class ResultSet:
 
 
 def load_set(path: Path) -> ResultSet:
-    """Tables that it lacks are empty. A run whose settings are not in settings.csv is left out, with a warning. Raises
-    UserError for a missing folder."""
+    """Tables that it lacks are empty. Raises UserError for a missing folder."""
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"{path} is not a folder of results; ./bench run makes one, results/latest is the newest")
     tables = {name: read_table(path, name) for name in ("runs", "settings", "windows")}
-    settings = tables["settings"]
-    identities = {row.settings: read_identity(row.asked, row.met) for row in iterate_rows(settings)}
-    runs = tables["runs"][tables["runs"].status != WARM_UP]
-    known = runs.settings.isin(settings.settings)
-    if not known.all():
-        print(f"warning: {path}/settings.csv lacks those of {plural((~known).sum(), 'run')}", file=sys.stderr)
-    runs = tables["runs"] = runs[known].reset_index(drop=True)
+    identities = {row.settings: read_identity(row.asked, row.met) for row in iterate_rows(tables["settings"])}
+    runs = tables["runs"] = tables["runs"][tables["runs"].status != WARM_UP].reset_index(drop=True)
     file = path / "environment.json"
     environment = json.loads(file.read_bytes()) if file.exists() else {}
     windows = tables["windows"].groupby("run_id")[["images", "seconds"]]

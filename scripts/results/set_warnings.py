@@ -13,7 +13,6 @@ from scripts.results.result_set import ResultSet
 from scripts.results.run_group import RunGroup
 
 DRIFT = 0.05  # of the mean log speed over strategies, between the first and the last third of the rounds
-UNSTEADY = 0.10  # pyperf: standard deviation of windows over their mean
 OTHERS_PCT, STEAL_PCT = 5, 1  # of the cores' time; less comes from kernel threads and from rounding
 BUSY_SHARE = 0.1  # of the runs: one disturbed run is in the spread, many make the level doubtful
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
@@ -76,31 +75,27 @@ def _of_groups(results: ResultSet) -> Iterator[SetWarning]:
     groups = results.timed_groups
     gpus = drop_unused_gpus(results.table("telemetry"), results.ok_runs)
     gpus = gpus[gpus.device.str.startswith("gpu")]
-    apart = {of for (of, _), ratio in results.ratios.items() if not ratio.num_rounds} & results.speedups.keys()
-    again = f"the same command again, with --results {results.path} --repeats {SENTENCE_ROUNDS}"
+    apart = {label for label, ratio in results.speedups.items() if not ratio.num_rounds}
     held = gpus[gpus.throttle != ""]
-    # {names}, and {most}, the largest that the function finds, where it is over the number
-    checks: list[tuple[str, str, str, Callable[[RunGroup], float], float]] = [
+    # {names}, and {most}, the largest that the function finds, where it is over 0
+    checks: list[tuple[str, str, str, Callable[[RunGroup], float]]] = [
         (
             "few rounds",
             f"{{names}} ran in fewer than {INTERVAL_ROUNDS}, so that there is no interval",
-            again,
+            f"the same command again, with --results and this set, and --repeats {SENTENCE_ROUNDS}",
             lambda group: len(group.windows_of_runs) < INTERVAL_ROUNDS,
-            0.0,
         ),
         (
             "another session",
             "{names} ran over an hour before or after what they are compared with",
             "measure all in one new set",
             lambda group: group.label in apart,
-            0.0,
         ),
         (
             "busy GPUs",
             "other processes were on the GPUs of {names}",
             "end them (nvidia-smi names them), or choose free GPUs by CUDA_VISIBLE_DEVICES",
             lambda group: (group.ok_runs.other_gpu_processes > 0).sum(),
-            0.0,
         ),
         (
             "GPU clocks held down",
@@ -109,31 +104,16 @@ def _of_groups(results: ResultSet) -> Iterator[SetWarning]:
             lambda group: (
                 held.run_id.isin(group.ok_runs.run_id).sum() / max(1, gpus.run_id.isin(group.ok_runs.run_id).sum())
             ),
-            0.0,
         ),
         (
             "oversubscribed",
             "{names} had more ranks than cores, which says nothing of scaling",
             "start fewer: --nproc",
             lambda group: (group.ok_runs.oversubscribed == "yes").sum(),
-            0.0,
-        ),
-        (
-            "unsteady windows",
-            "windows of a run differ by up to {most:.0%} ({names})",
-            "measure longer ones: -- --window-steps 50",
-            _spread_of_windows,
-            UNSTEADY,
         ),
     ]
-    for kind, text, remedy, measure, least in checks:
-        worst = {group.label: value for group in groups if (value := measure(group)) > least}
+    for kind, text, remedy, measure in checks:
+        worst = {group.label: value for group in groups if (value := measure(group)) > 0}
         if worst:
             names = ", ".join(worst) if len(worst) <= MOST_NAMES else f"{len(worst)} of {len(groups)} configurations"
             yield SetWarning(kind, text.format(names=names, most=max(worst.values())), remedy)
-
-
-def _spread_of_windows(group: RunGroup) -> float:
-    """pyperf's rule, within the median run: the spread between runs is in the intervals."""
-    rates = [run[:, 0] / run[:, 1] for run in group.windows_of_runs if len(run) > 1]
-    return float(numpy.median([each.std(ddof=1) / each.mean() for each in rates])) if rates else 0.0

@@ -107,7 +107,8 @@ def _detail(results: ResultSet, group: RunGroup, limit: str) -> str:
 def _remedy(results: ResultSet, group: RunGroup, limit: str) -> str:
     settings, row = group.settings, group.ok_runs.iloc[0]
     if limit == COMMUNICATION_LIMIT:
-        return _less_communication(results, group)
+        has_hook = group.strategy in DDP and group.strategy != "ddp_compressed"
+        return _run(group, with_strategy="ddp_compressed") if has_hook else _larger_batch(group)
     if limit == THE_LOADER and settings.get("loader") == "folder":
         data = _words("--data", group.identity.requested.get("data"), FIELDS["data"].default)
         return f"{shlex.join(['./bench', 'data', 'pack', *data])} && {_run(group, '--loader', 'packed')}"
@@ -123,18 +124,6 @@ def _remedy(results: ResultSet, group: RunGroup, limit: str) -> str:
     if limit == COMPUTE_AND_COMMUNICATION and group.strategy != "dataparallel":
         return _with_options(group, ["./bench", "study", "profile", "--strategy", group.strategy])
     return _faster_arithmetic(results, group)
-
-
-def _less_communication(results: ResultSet, group: RunGroup) -> str:
-    if group.strategy == "horovod_ddp" and group.settings.get("compression") == "none":
-        return _run(group, "--compression", "fp16")
-    if group.strategy == "local_sgd":
-        return _run(group, "--local-period", 2 * int(group.settings.get("local_period") or 4))
-    measured = [results.ratio(each, group) for each in results.timed_groups_of("ddp_compressed")]
-    no_help = any(ratio and ratio.verdict in ("slower", "no difference seen") for ratio in measured)
-    if group.strategy not in DDP or group.strategy == "ddp_compressed" or no_help:
-        return _larger_batch(group)
-    return _run(group, with_strategy="ddp_compressed")
 
 
 def _faster_arithmetic(results: ResultSet, group: RunGroup) -> str:

@@ -4,7 +4,6 @@
 """
 
 import numpy
-import pandas
 import pytest
 from PIL import Image
 from result_sets import CPU, add_runs, join_sets
@@ -98,15 +97,3 @@ def test_a_panel_of_the_machine_is_as_high_as_its_highest_line(tmp_path):
     telemetry = results.table("telemetry")
     telemetry.loc[telemetry.run_id.str.startswith("ddp"), "util_pct"] = 90.0
     assert telemetry_chart.telemetry_chart(results).axes[0].get_ylim()[1] > 90
-
-
-def test_the_power_of_all_gpus_is_summed_though_each_is_read_at_a_moment_of_its_own():
-    watts = {"gpu0": [200.0, 210.0, 220.0, 230.0], "gpu1": [300.0, 310.0, None, 330.0]}
-    rows = [
-        {"run_id": "ddp-1", "t_s": 0.5 * (n + 1) + 0.0023 * place, "device": device, "power_w": watts[device][n]}
-        for n in range(4)
-        for place, device in enumerate(watts)
-    ]
-    power = telemetry_chart.telemetry_series(pandas.DataFrame(rows), "power, W, all GPUs")
-    assert power.tolist() == [500.0, 520.0, 560.0], "the third sample lacks a GPU"
-    assert power.index.tolist() == pytest.approx([0.50115, 1.00115, 2.00115])

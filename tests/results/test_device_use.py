@@ -16,7 +16,6 @@ from scripts.results.result_set import load_set
         ("NVIDIA H200", "tf32", 494.7),
         ("Tesla V100-PCIE-16GB", "apex-O1", 112.0),
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "fp32", None),
-        ("NVIDIA GeForce RTX 4090 D", "fp32", None),
         ("Tesla T4", "bf16", None),
     ],
 )

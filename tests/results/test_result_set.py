@@ -173,14 +173,6 @@ def test_batches_a_device_are_compared_and_other_batches_are_not(tmp_path):
     assert bases(tmp_path / "strong") == {}
 
 
-def test_a_run_whose_settings_are_lost_is_left_out(tmp_path, capsys):
-    for norm in ("batch", "group"):
-        add(tmp_path, asked(norm=norm))
-    lines = (tmp_path / "settings.csv").read_text().splitlines(keepends=True)
-    (tmp_path / "settings.csv").write_text("".join(lines[:-1]))
-    assert statuses(tmp_path) == {"ddp": {"ok": 1}} and "settings.csv" in capsys.readouterr().err
-
-
 def test_an_hour_without_runs_begins_another_session_and_its_rounds_are_not_paired(tmp_path):
     """`make bench-ddp` a week later has round 1 again. A long run is no pause."""
     hours = {"01:00": 7200, "03:30": 10, "05:00": 10}

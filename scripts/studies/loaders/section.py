@@ -16,4 +16,4 @@ def tables(results: ResultSet) -> list[ReportTable]:
     return [ReportTable("Is the loader the limit?", text, header, [[*line] for line in lines])]
 
 
-SECTION = StudySection(order=5, folders=("loaders",), tables=tables)
+SECTION = StudySection(folders=("loaders",), tables=tables)

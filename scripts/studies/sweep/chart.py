@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from scripts.charts.bars import Bar, bar_chart
-from scripts.charts.figures import COLORS, LINE_COLORS, MARKERS, RUN_STYLE, add_note, make_figure, save_chart
+from scripts.charts.figures import COLORS, LINE_COLORS, MARKERS, RUN_STYLE, make_figure, save_chart
 from scripts.results.formatting import format_number, plural_of_several
 from scripts.results.intervals import Estimate, RatioEstimate, strategy_throughput
 from scripts.results.result_set import ResultSet, load_set
@@ -68,10 +68,6 @@ def chart_over_numbers(result: SweepResult, numbers: list[float]) -> Figure:
     timed = result.timed
     has_bubbles = any(point.bubbles for point in timed)
     heights = [3.0, *([1.6] if has_bubbles else [])]
-    figure, panels = make_figure(title_of(result), describe_rows(timed[-1].group.ok_runs), heights)
-    draw_speeds(panels[0], result, numbers)
-    if has_bubbles:
-        draw_bubbles(panels[1], timed, numbers)
     n = plural_of_several([point.group.timed_throughput.num_runs for point in timed], "run")
     notes = [f"n = {n} a point; circles: runs; lines: 95 % intervals"]
     if result.sweep.key == RANKS:
@@ -80,7 +76,11 @@ def chart_over_numbers(result: SweepResult, numbers: list[float]) -> Figure:
             notes.append("dotted: a sum, one rank's step plus the all-reduce's time")
     if any(point.oversubscribed for point in timed):
         notes.append("white: more ranks than cores")
-    add_note(figure, "; ".join(notes) + ".")
+    about = f"{describe_rows(timed[-1].group.ok_runs)}\n{'; '.join(notes)}"
+    figure, panels = make_figure(title_of(result), about, heights)
+    draw_speeds(panels[0], result, numbers)
+    if has_bubbles:
+        draw_bubbles(panels[1], timed, numbers)
     return figure
 
 

@@ -15,4 +15,4 @@ def tables(results: ResultSet) -> list[ReportTable]:
     return found
 
 
-SECTION = StudySection(order=20, folders=FOLDERS, figures=draw_all, tables=tables)
+SECTION = StudySection(folders=FOLDERS, figures=draw_all, tables=tables)
