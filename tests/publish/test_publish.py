@@ -133,14 +133,3 @@ def test_a_name_that_exists_or_is_none_is_refused(measured, tmp_path, monkeypatc
     with pytest.raises(UserError, match=words):
         publish.main(PublishOptions(name, measured))
     assert [*(tmp_path / "taken").iterdir()] == []
-
-
-def test_a_report_that_fails_leaves_nothing(measured, tmp_path, monkeypatch):
-    def full(results):
-        raise OSError(28, "No space left on device", "report.html")
-
-    monkeypatch.setattr(publish, "PUBLISHED", tmp_path)
-    monkeypatch.setattr(publish, "make_report", full)
-    with pytest.raises(UserError, match=r"cannot write report\.html: No space left on device; nothing is published"):
-        publish.main(PublishOptions("x", measured))
-    assert [*tmp_path.iterdir()] == []

@@ -51,14 +51,6 @@ def bases(folder):
     return {label: base.label for label, base in found.items() if base}
 
 
-def test_two_runs_of_other_kernels_are_two_groups_and_not_compared(tmp_path):
-    """47 and 18 images/s were one mean, and a variable of one strategy was no difference."""
-    fast, slow = (MET | {"world_size": 1, "variables": variables} for variables in ("none", "ATEN_CPU_CAPABILITY=avx2"))
-    for half, met in ((asked("single", ranks=1), fast), (asked(), fast), (asked(), slow)):
-        add(tmp_path, half, met)
-    assert bases(tmp_path) == {"ddp, variables none": "single"}
-
-
 def test_auto_and_what_it_becomes_are_one_group(tmp_path):
     met = MET | {"decoder": "nvimgcodec", "workers": 0}
     for repeat in (1, 2):
