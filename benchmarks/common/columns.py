@@ -95,8 +95,8 @@ RUNS = (
     Column(
         "steal_pct",
         "number",
-        "the share of the cores' time that the hypervisor gave to other guests; where windows are unsteady, a "
-        "report warns from 1 on: use a machine with cores of its own",
+        "the share of the cores' time that the hypervisor gave to other guests; a report warns from 1 on: use "
+        "a machine with cores of its own",
     ),
     Column(
         "other_cpu_pct",

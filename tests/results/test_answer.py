@@ -73,7 +73,7 @@ def test_one_process_on_all_cores_is_a_baseline_too(tmp_path):
     assert re.match(r"single, all cores is 1\.8\d \[", over)
 
 
-def test_other_precisions_are_named_and_not_ranked(tmp_path):
+def test_other_precisions_are_not_ranked(tmp_path):
     """bf16 is not faster parallelism."""
     for name, strategy, speed, row in (
         ("a", "single", 100, {"world_size": 1}),
