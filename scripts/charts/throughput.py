@@ -26,7 +26,7 @@ def throughput_chart(results: ResultSet) -> Figure | None:
 
 def speedup_chart(results: ResultSet) -> Figure | None:
     """Over each strategy's own baseline, with the other plain baselines and the ideal."""
-    groups = [group for group in _fastest_first(results) if group.label in results.speedups]
+    groups = [group for group in results.timed_groups if group.label in results.speedups]
     answer = find_answer(results)
     if not groups or not answer:
         return None

@@ -11,13 +11,13 @@ from scripts.results.run_group import RunGroup
 PHASES = ("data", "copy", "forward", "backward", "exposed_comm", "wait", "optimizer", "other")
 LEAST_SHOWN = 0.015  # of a step
 MAY_LACK = {"exposed_comm", "wait"}
-COMPUTE, COMMUNICATION, LOADER, WAITING = "compute", "exposed communication", "loader", "waiting"
+COMPUTE, COMMUNICATION, LOADER, COPY, WAITING = "compute", "exposed communication", "loader", "copy", "waiting"
 COMPUTE_AND_COMMUNICATION = "compute with communication"
 """Where communication cannot be told from the forward and backward passes, as in fsdp."""
 PART_OF_PHASE = {
     **dict.fromkeys(("forward", "backward", "optimizer"), COMPUTE),
     "data": LOADER,
-    "copy": "copy",
+    "copy": COPY,
     "exposed_comm": COMMUNICATION,
     "wait": WAITING,
     "other": "other",

@@ -21,7 +21,9 @@ from scripts.results.set_text import describe_failures
 from scripts.results.settings import DDP
 from scripts.results.step_breakdown import (
     COMMUNICATION,
+    COMPUTE,
     COMPUTE_AND_COMMUNICATION,
+    COPY,
     LOADER,
     WAITING,
     ideal_bubble,
@@ -32,9 +34,8 @@ from scripts.results.step_breakdown import (
 from scripts.shared.strategy_list import BASELINE
 
 LEAST = 0.15  # of a step: what costs less is not called the limit
-BUBBLE, COMPUTE, COPIES = "the pipeline's bubble", "compute", "copying to the device"
-COMMUNICATION_LIMIT, THE_LOADER = "communication", "the loader"
-LIMIT_OF_PART = {COMMUNICATION: COMMUNICATION_LIMIT, LOADER: THE_LOADER, WAITING: BUBBLE, "copy": COPIES}
+LOSSES = (COMMUNICATION, LOADER, WAITING, COPY)
+"""Parts of a step in which nothing is computed."""
 DEFAULT_CONFIGS = {False: "configs/smoke.yaml", True: "configs/imagenet-bench.yaml"}
 """Of ./bench run, without GPUs and with."""
 
@@ -47,7 +48,7 @@ class WhyRow:
     parts: str
     """Of a step, such as `compute 71 %, loader 20 %`; may be empty."""
     limit: str
-    """In words, such as `communication`; '' where it was not measured."""
+    """A part of a step, such as `loader`; '' where it was not measured."""
     detail: str
     """The numbers behind it, such as `MFU 33 %`; may be empty."""
     command: str
@@ -55,7 +56,7 @@ class WhyRow:
 
     @property
     def text(self) -> str:
-        """ddp: compute 71 %, exposed communication 24 % -> communication limits it: ./bench run ddp_compressed"""
+        """ddp: compute 71 %, exposed communication 24 % -> exposed communication limits it: ./bench run ddp_compressed"""
         detail = f" ({self.detail})" if self.detail else ""
         limit = f"{self.limit} limits it{detail}" if self.limit else "not measured"
         return f"{self.label}: {self.parts or 'no step was accounted'} -> {limit}: {self.command}"
@@ -82,19 +83,18 @@ def _why(results: ResultSet, group: RunGroup) -> WhyRow:
     shares = step_shares(group, results.table("steps"))
     if not shares:
         return WhyRow(group.label, "", "", "", _run(group, "--account-steps", 10))
-    costs = {LIMIT_OF_PART[part]: share for part, share in shares.items() if part in LIMIT_OF_PART}
-    if (ideal := ideal_bubble(group)) and BUBBLE not in costs and group.is_parallel and _on_gpus(group):
-        costs[BUBBLE] = ideal  # stages within one process take turns, which no mark can tell from compute
+    costs = {part: share for part, share in shares.items() if part in LOSSES}
+    if (ideal := ideal_bubble(group)) and WAITING not in costs and group.is_parallel and _on_gpus(group):
+        costs[WAITING] = ideal  # stages within one process take turns, which no mark can tell from compute
     limit = max(costs, key=lambda name: costs[name], default=COMPUTE)
     if costs.get(limit, 0.0) < LEAST:
         limit = COMPUTE_AND_COMMUNICATION if COMPUTE_AND_COMMUNICATION in shares else COMPUTE
-    return WhyRow(
-        group.label, shares_text(shares), limit, _detail(results, group, limit), _remedy(results, group, limit)
-    )
+    detail, remedy = _detail(results, group, limit), _remedy(results, group, limit)
+    return WhyRow(group.label, shares_text(shares), limit, detail, remedy)
 
 
 def _detail(results: ResultSet, group: RunGroup, limit: str) -> str:
-    if limit == BUBBLE:
+    if limit == WAITING:
         num_stages, num_parts = (group.settings.get(name) for name in ("num_stages", "num_microbatches"))
         parts = f"{num_stages} stages and {num_parts} micro-batch{'es' * (num_parts != 1)}"
         theory = f"{100 * (ideal_bubble(group) or 0):.0f} % in theory, of {parts}"
@@ -106,20 +106,20 @@ def _detail(results: ResultSet, group: RunGroup, limit: str) -> str:
 
 def _remedy(results: ResultSet, group: RunGroup, limit: str) -> str:
     settings, row = group.settings, group.ok_runs.iloc[0]
-    if limit == COMMUNICATION_LIMIT:
+    if limit == COMMUNICATION:
         has_hook = group.strategy in DDP and group.strategy != "ddp_compressed"
         return _run(group, with_strategy="ddp_compressed") if has_hook else _larger_batch(group)
-    if limit == THE_LOADER and settings.get("loader") == "folder":
+    if limit == LOADER and settings.get("loader") == "folder":
         data = _words("--data", group.identity.requested.get("data"), FIELDS["data"].default)
         return f"{shlex.join(['./bench', 'data', 'pack', *data])} && {_run(group, '--loader', 'packed')}"
-    if limit == THE_LOADER:
+    if limit == LOADER:
         return _run(group, "--workers", 2 * max(1, int(settings.get("workers") or 0)))
-    if limit == BUBBLE:
+    if limit == WAITING:
         num_parts = 2 * int(settings["num_microbatches"])
         if group.strategy == "pipeline_parallel":
             return _run(group, "--microbatches", num_parts)
         return _run(group, "--split-size", max(1, int(row.global_batch) // max(4, num_parts)))
-    if limit == COPIES:
+    if limit == COPY:
         return _run(group, "--prefetch", 2)
     if limit == COMPUTE_AND_COMMUNICATION and group.strategy != "dataparallel":
         return _with_options(group, ["./bench", "study", "profile", "--strategy", group.strategy])

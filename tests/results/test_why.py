@@ -47,13 +47,13 @@ PLANTED = {
     "another configuration": (
         {"ms": {"exposed_comm": 40}, "config": "a b.yaml", "options": "--config 'a b.yaml' --bucket-cap-mb 5 --label x"}
         | {"asked": {"data": "/photos"}},
-        "communication",
+        "exposed communication",
         "./bench run ddp ddp_compressed --config 'a b.yaml' --data /photos -- --bucket-cap-mb 5",
     ),
-    "a slow loader": ({"ms": {"data": 200}}, "the loader", "./bench data pack && ./bench run ddp -- --loader packed"),
+    "a slow loader": ({"ms": {"data": 200}}, "loader", "./bench data pack && ./bench run ddp -- --loader packed"),
     "stages that take turns": (
         {"strategy": "model_parallel", "met": {"num_stages": 2, "num_microbatches": 1}, **GPU},
-        "the pipeline's bubble",
+        "waiting",
         "./bench run model_parallel -- --split-size 8",
     ),
     "communication within the passes": (
@@ -75,7 +75,7 @@ def test_a_planted_cause_is_named(tmp_path, cause):
 def test_the_bubble_stands_beside_theory(tmp_path):
     met = {"num_stages": 2, "num_microbatches": 2}
     row = row_of(tmp_path, "pipeline_parallel", {"wait": 30, "exposed_comm": None}, met=met)
-    assert row.limit == "the pipeline's bubble" and row.command == "./bench run pipeline_parallel -- --microbatches 4"
+    assert row.limit == "waiting" and row.command == "./bench run pipeline_parallel -- --microbatches 4"
     assert row.detail == "up to 25 % of a rank's time, 33 % in theory, of 2 stages and 2 micro-batches"
 
 
