@@ -56,7 +56,7 @@ class WhyRow:
 
     @property
     def text(self) -> str:
-        """ddp: compute 71 %, exposed communication 24 % -> exposed communication limits it: ./bench run ddp_compressed"""
+        """ddp: compute 71 %, loader 24 % -> loader limits it: ./bench run ddp -- --workers 4"""
         detail = f" ({self.detail})" if self.detail else ""
         limit = f"{self.limit} limits it{detail}" if self.limit else "not measured"
         return f"{self.label}: {self.parts or 'no step was accounted'} -> {limit}: {self.command}"
