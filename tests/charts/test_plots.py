@@ -38,7 +38,7 @@ def test_every_chart_is_drawn_with_its_finding(folder, tmp_path, capsys):
         with Image.open(path) as image:
             assert image.width == 1400 and numpy.asarray(image.convert("L")).std() > 10
     text = svg_text(tmp_path / "speedup.svg")
-    assert "ddp 1.7" in text and "Test CPU $5 <b> & co" in text and "5 runs of 5 windows" in text
+    assert "ddp is 1.7" in text and "Test CPU $5 <b> & co" in text and "5 runs of 5 windows" in text
 
 
 def test_the_speedup_chart_has_the_ideal_and_the_baselines(folder):
