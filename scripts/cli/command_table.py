@@ -172,7 +172,7 @@ COMMANDS = [
     Command(
         "export",
         "a result set as JSON, with intervals",
-        "export results/x >set.json",
+        "export results/x",
         "results.options.ExportOptions",
         "report.export.main",
     ),
