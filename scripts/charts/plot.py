@@ -14,7 +14,7 @@ from scripts.charts.figures import save_chart
 from scripts.charts.learning_curves import learning_chart
 from scripts.charts.step_chart import step_chart
 from scripts.charts.telemetry_chart import telemetry_chart
-from scripts.charts.throughput import speedup_chart, throughput_chart
+from scripts.charts.throughput import published_chart, speedup_chart, throughput_chart
 from scripts.results.answer import terminal_text
 from scripts.results.options import PlotOptions
 from scripts.results.result_set import ResultSet, load_set
@@ -37,6 +37,8 @@ def draw_charts(results: ResultSet) -> dict[str, Figure]:
 def main(options: PlotOptions) -> int:
     results = load_set(options.results)
     figures = draw_charts(results)
+    if options.beside:
+        figures[f"beside_{options.beside}"] = published_chart(results)
     print(terminal_text(results))
     if not figures:
         print(f"error: {results.path} has no ok run and no epoch, so there is nothing to draw", file=sys.stderr)

@@ -1,9 +1,12 @@
 """The charts of throughput: bars from zero, with every run as a point and the 95 % interval."""
 
 import math
+from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
+from benchmarks.common.config import IMAGENET_TRAIN_IMAGES
+from benchmarks.common.errors import UserError
 from scripts.charts.bars import Bar, bar_chart
 from scripts.results.answer import find_answer, over_which_baseline
 from scripts.results.formatting import plural_of_several
@@ -12,6 +15,16 @@ from scripts.results.result_set import ResultSet
 from scripts.results.run_group import RunGroup
 from scripts.results.set_text import describe_rows
 from scripts.shared.strategy_list import BASELINE
+
+V100X4_CONFIG = "configs/v100x4.yaml"
+# Seconds of one ImageNet epoch on 4 Tesla V100-PCIe: the chart in the README of
+# github.com/tczhangzhi/pytorch-distributed. ResNet-18, 224 px, global batch 3200; Apex 6400; one run, no interval.
+PUBLISHED_EPOCH_S = {
+    "DataParallel": 4138.3,
+    "Horovod": 1200.3,
+    "Distributed (DDP)": 1188.5,
+    "Apex, batch 6400": 1186.5,
+}
 
 
 def throughput_chart(results: ResultSet) -> Figure | None:
@@ -38,14 +51,33 @@ def speedup_chart(results: ResultSet) -> Figure | None:
     return bar_chart(title, about, bars, axis_label, f"x {BASELINE} [95 %]", lines)
 
 
+def published_chart(results: ResultSet) -> Figure:
+    """Seconds of an ImageNet epoch beside those published for 4 V100. Raises UserError for a set of other settings."""
+    if {*results.ok_runs.config} != {V100X4_CONFIG}:
+        raise UserError(
+            f"{results.path} was not measured with {V100X4_CONFIG}, so that the published times of 4 V100 are of other "
+            f"settings; leave out --beside, or measure: ./bench run all --config {V100X4_CONFIG}"
+        )
+    own = [
+        _rate_bar(group, "{:,.0f}", lambda rate: IMAGENET_TRAIN_IMAGES / rate)
+        for group in _fastest_first(results)
+        if not group.is_aa_copy
+    ]
+    published = [Bar(name, value, style="{:,.0f}", is_reference=True) for name, value in PUBLISHED_EPOCH_S.items()]
+    title = f"An ImageNet epoch: {own[0].label} {own[0].value:,.0f} s; published for 4 V100: DDP 1,189 s"
+    bars, note = [*own, *published], "grey: published, one run each, no interval"
+    return bar_chart(title, f"{describe_rows(results.ok_runs)}\n{note}", bars, "seconds of an epoch", "seconds [95 %]")
+
+
 def _fastest_first(results: ResultSet) -> list[RunGroup]:
     return sorted(results.timed_groups, key=lambda group: -group.timed_throughput.value)
 
 
-def _rate_bar(group: RunGroup) -> Bar:
-    rate, points = group.timed_throughput, [strategy_throughput([run]).value for run in group.windows_of_runs]
-    has = (group.is_parallel, _is_reference(group))
-    return Bar(group.label, rate.value, rate.low, rate.high, points, "{:,.1f}", *has)
+def _rate_bar(group: RunGroup, style: str = "{:,.1f}", convert: Callable[[float], float] = float) -> Bar:
+    rate = group.timed_throughput
+    low, high = sorted(convert(end) for end in (rate.low, rate.high) if end) or (None, None)
+    points = [convert(strategy_throughput([run]).value) for run in group.windows_of_runs]
+    return Bar(group.label, convert(rate.value), low, high, points, style, group.is_parallel, _is_reference(group))
 
 
 def _speedup_bar(results: ResultSet, group: RunGroup) -> Bar:

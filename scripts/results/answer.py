@@ -76,11 +76,17 @@ class Answer:
 
     @property
     def baseline_sentence(self) -> str:
-        """ddp is 3.41 [3.36, 3.46] x single and 0.98 [0.90, 1.07] x single, all cores."""
+        """ddp is 3.41 [3.36, 3.46] x single and 0.98 [0.90, 1.07] x single, all cores. In another precision: ..."""
         bases = [base for base in self.results.plain_baselines if base is not self.best]
         over = [(base, self.results.ratio(self.best, base)) for base in bases]
         times = [f"{ratio.text()} x {base.label}" for base, ratio in over if ratio]
-        return f"{self.best.label} is {join(times)}." if times else ""
+        apart = [
+            f"{group.label} is {ratio.text()} x {self.results.baseline_label_of[group.label]}"
+            for group in self.results.timed_groups_without_aa
+            if group not in self.results.rankable_groups and (ratio := self.results.speedups.get(group.label))
+        ]
+        sentences = [f"{self.best.label} is {join(times)}."] if times else []
+        return " ".join([*sentences, *([f"In another precision: {'; '.join(apart)}."] if apart else [])])
 
     @property
     def verdicts_sentence(self) -> str:

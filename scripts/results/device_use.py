@@ -25,11 +25,19 @@ DATA_SHEET_TFLOPS = (
         r"(NVIDIA )?A100-(SXM4|PCIE)-\d+GB|NVIDIA A100 80GB PCIe",
         {"fp32": 19.5, "tf32": 156.0, "fp16": 312.0, "bf16": 312.0},
     ),
+    # A10 data sheet (2021)
+    (r"NVIDIA A10", {"fp32": 31.2, "tf32": 62.5, "fp16": 125.0, "bf16": 125.0}),
     # H100 data sheet (2022-2023) and the Hopper architecture white paper, table 2; sparse figures halved
     (r"NVIDIA H100 80GB HBM3", {"fp32": 66.9, "tf32": 494.7, "fp16": 989.4, "bf16": 989.4}),
     (r"NVIDIA H100 PCIe", {"fp32": 51.2, "tf32": 378.0, "fp16": 756.0, "bf16": 756.0}),
     # H200 data sheet (2023): the SXM part computes as the H100 SXM does
     (r"NVIDIA H200", {"fp32": 66.9, "tf32": 494.7, "fp16": 989.4, "bf16": 989.4}),
+    # L4 and L40S data sheets (2023); sparse figures halved
+    (r"NVIDIA L4", {"fp32": 30.3, "tf32": 60.0, "fp16": 121.0, "bf16": 121.0}),
+    (r"NVIDIA L40S", {"fp32": 91.6, "tf32": 183.0, "fp16": 362.0, "bf16": 362.0}),
+    # Ampere GA102 white paper (2021), appendix A, and Ada white paper (2022), appendix A
+    (r"NVIDIA GeForce RTX 3090", {"fp32": 35.6, "tf32": 35.6, "fp16": 71.0, "bf16": 71.0}),
+    (r"NVIDIA GeForce RTX 4090", {"fp32": 82.6, "tf32": 82.6, "fp16": 165.2, "bf16": 165.2}),
 )
 
 

@@ -19,6 +19,8 @@ class PlotOptions:
     """Folder for the charts; default: charts/ in the set."""
     format: tuple[Literal["png", "svg", "pdf"], ...] = ("png",)
     """Of the charts, one or more."""
+    beside: Literal["", "v100x4"] = ""
+    """v100x4: draw the published times of 4 V100 beside a set measured with configs/v100x4.yaml."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,6 +34,7 @@ from scripts.results.step_breakdown import (
 from scripts.shared.strategy_list import BASELINE
 
 LEAST = 0.15  # of a step: what costs less is not called the limit
+NEIGHBOUR = "a busy neighbour"
 LOSSES = (COMMUNICATION, LOADER, WAITING, COPY)
 """Parts of a step in which nothing is computed."""
 DEFAULT_CONFIGS = {False: "configs/smoke.yaml", True: "configs/imagenet-bench.yaml"}
@@ -83,17 +84,31 @@ def _why(results: ResultSet, group: RunGroup) -> WhyRow:
     shares = step_shares(group, results.table("steps"))
     if not shares:
         return WhyRow(group.label, "", "", "", _run(group, "--account-steps", 10))
-    costs = {part: share for part, share in shares.items() if part in LOSSES}
+    costs = {NEIGHBOUR: neighbour_share(results, group)}
+    costs |= {part: share for part, share in shares.items() if part in LOSSES}
     if (ideal := ideal_bubble(group)) and WAITING not in costs and group.is_parallel and _on_gpus(group):
         costs[WAITING] = ideal  # stages within one process take turns, which no mark can tell from compute
-    limit = max(costs, key=lambda name: costs[name], default=COMPUTE)
-    if costs.get(limit, 0.0) < LEAST:
+    limit = max(costs, key=lambda name: costs[name])
+    if costs[limit] < LEAST:
         limit = COMPUTE_AND_COMMUNICATION if COMPUTE_AND_COMMUNICATION in shares else COMPUTE
     detail, remedy = _detail(results, group, limit), _remedy(results, group, limit)
     return WhyRow(group.label, shares_text(shares), limit, detail, remedy)
 
 
+def neighbour_share(results: ResultSet, group: RunGroup) -> float:
+    """What other programs cost a group: of the cores' time that it could have used; on GPUs 1 or 0."""
+    if _on_gpus(group):
+        return float((group.ok_runs.other_gpu_processes > 0).mean() > 0.5)
+    taken = float((group.ok_runs.other_cpu_pct.fillna(0.0) + group.ok_runs.steal_pct.fillna(0.0)).mean()) / 100
+    row, num_cores = group.ok_runs.iloc[0], results.environment.get("num_cores") or 1
+    wanted = min(1.0, row.world_size * row.threads_per_rank / num_cores)
+    return min(taken, wanted + taken - 1)
+
+
 def _detail(results: ResultSet, group: RunGroup, limit: str) -> str:
+    if limit == NEIGHBOUR:
+        taken = f"cores took {100 * neighbour_share(results, group):.0f} %"
+        return f"other programs on its {'GPUs' if _on_gpus(group) else taken}"
     if limit == WAITING:
         num_stages, num_parts = (group.settings.get(name) for name in ("num_stages", "num_microbatches"))
         parts = f"{num_stages} stages and {num_parts} micro-batch{'es' * (num_parts != 1)}"
@@ -106,9 +121,10 @@ def _detail(results: ResultSet, group: RunGroup, limit: str) -> str:
 
 def _remedy(results: ResultSet, group: RunGroup, limit: str) -> str:
     settings, row = group.settings, group.ok_runs.iloc[0]
+    if limit == NEIGHBOUR:
+        return f"close it ({'nvidia-smi' if _on_gpus(group) else 'top'} names it), and measure again"
     if limit == COMMUNICATION:
-        has_hook = group.strategy in DDP and group.strategy != "ddp_compressed"
-        return _run(group, with_strategy="ddp_compressed") if has_hook else _larger_batch(group)
+        return _less_communication(results, group)
     if limit == LOADER and settings.get("loader") == "folder":
         data = _words("--data", group.identity.requested.get("data"), FIELDS["data"].default)
         return f"{shlex.join(['./bench', 'data', 'pack', *data])} && {_run(group, '--loader', 'packed')}"
@@ -124,6 +140,14 @@ def _remedy(results: ResultSet, group: RunGroup, limit: str) -> str:
     if limit == COMPUTE_AND_COMMUNICATION and group.strategy != "dataparallel":
         return _with_options(group, ["./bench", "study", "profile", "--strategy", group.strategy])
     return _faster_arithmetic(results, group)
+
+
+def _less_communication(results: ResultSet, group: RunGroup) -> str:
+    measured = [results.ratio(each, group) for each in results.timed_groups_of("ddp_compressed")]
+    no_help = any(ratio and ratio.verdict in ("slower", "no difference seen") for ratio in measured)
+    if group.strategy not in DDP or group.strategy == "ddp_compressed" or no_help:
+        return _larger_batch(group)
+    return _run(group, with_strategy="ddp_compressed")
 
 
 def _faster_arithmetic(results: ResultSet, group: RunGroup) -> str:

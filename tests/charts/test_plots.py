@@ -67,6 +67,16 @@ def test_equal_curves_are_one_line_and_a_running_training_has_one_so_far(tmp_pat
     assert "41.0 % (other)" in figure.get_suptitle()
 
 
+@pytest.mark.launches
+def test_published_times_stand_beside_a_set_of_their_settings_only(folder, tmp_path, capsys):
+    own = add_runs(tmp_path / "own", "ddp", 1000, config="configs/v100x4.yaml")
+    assert run_command_line(["--results", str(own), "--beside", "v100x4"]) == 0
+    assert (own / "charts/beside_v100x4.png").exists()
+    capsys.readouterr()
+    assert run_command_line(["--results", str(folder), "--beside", "v100x4"]) == 2
+    assert "was not measured with configs/v100x4.yaml" in capsys.readouterr().err
+
+
 def test_a_mistake_is_one_line(folder, tmp_path, capsys):
     skipped = CPU | {"run_id": "slurm-x", "strategy": "slurm", "status": "skipped", "reason": "no cluster"}
     append_rows(tmp_path, "runs", [recorded(tmp_path, skipped)])

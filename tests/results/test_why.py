@@ -51,6 +51,16 @@ PLANTED = {
         "./bench run ddp ddp_compressed --config 'a b.yaml' --data /photos -- --bucket-cap-mb 5",
     ),
     "a slow loader": ({"ms": {"data": 200}}, "loader", "./bench data pack && ./bench run ddp -- --loader packed"),
+    "a busy neighbour": (
+        {"ms": {"exposed_comm": 40}, "other_cpu_pct": 33},
+        "a busy neighbour",
+        "close it (top names it)",
+    ),
+    "a throttled link, and a neighbour who costs less": (
+        {"ms": {"exposed_comm": 150}, "other_cpu_pct": 33},
+        "exposed communication",
+        "./bench run ddp ddp_compressed",
+    ),
     "stages that take turns": (
         {"strategy": "model_parallel", "met": {"num_stages": 2, "num_microbatches": 1}, **GPU},
         "waiting",
@@ -62,6 +72,7 @@ PLANTED = {
         "./bench study profile --strategy fsdp",
     ),
     "fp32 on GPUs": (GPU, "compute", "./bench run ddp ddp_amp"),
+    "others on the GPUs": (GPU | {"other_gpu_processes": 1}, "a busy neighbour", "close it (nvidia-smi names it)"),
 }
 
 
@@ -77,6 +88,10 @@ def test_the_bubble_stands_beside_theory(tmp_path):
     row = row_of(tmp_path, "pipeline_parallel", {"wait": 30, "exposed_comm": None}, met=met)
     assert row.limit == "waiting" and row.command == "./bench run pipeline_parallel -- --microbatches 4"
     assert row.detail == "up to 25 % of a rank's time, 33 % in theory, of 2 stages and 2 micro-batches"
+
+
+def test_a_neighbour_on_cores_that_a_run_leaves_idle_costs_nothing(tmp_path):
+    assert row_of(tmp_path, "single", world_size=1, other_cpu_pct=50).limit == "compute"
 
 
 def test_mfu_stands_beside_compute(tmp_path):
