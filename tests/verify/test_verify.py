@@ -141,13 +141,13 @@ def options(tiny_data, tiny_config, tmp_path, monkeypatch):
 )
 def test_mistakes_are_named_before_any_run(changes, flags, message, options, tmp_path):
     with pytest.raises(UserError, match=re.escape(message)):
-        main(options(**changes), flags, {})
+        main(options(**changes), flags)
     assert not (tmp_path / "a set").exists()
 
 
 @pytest.mark.launches
 def test_a_proof_of_skipped_strategies_alone_is_none(options, capsys):
-    assert main(options(strategies=("apex_ddp",)), (), {}) == 1
+    assert main(options(strategies=("apex_ddp",)), ()) == 1
     assert "nothing was proved: all were skipped" in capsys.readouterr().out
 
 
@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_not_proved_and_not_started(options, tmp_path, monk
     monkeypatch.setenv("NUM_GPUS", "1")
     monkeypatch.setenv("GPU_MEMORY_GB", "1.55")
     monkeypatch.setattr("scripts.verify.verify.start", lambda *_: pytest.fail("it was started"))
-    assert main(options(strategies=("single",)), (), {}) == 1
+    assert main(options(strategies=("single",)), ()) == 1
     (row,) = read_table(tmp_path / "a set", "equivalence").to_dict("records")
     assert row["verdict"] == "not proved" and row["reason"].startswith("would not fit: needs 0.")
 
