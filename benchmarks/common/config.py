@@ -281,7 +281,7 @@ def check_value(where: str, name: str, value: Any) -> Any:
 
 
 def suggest_field(name: str, fields: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, fields, n=1)
     return f"did you mean `{near[0]}`?" if near else "./bench flags lists the fields"
 
 

@@ -75,8 +75,8 @@ def main(options: WhyOptions) -> int:
     for row in rows:
         print(row.text)
     if not rows:
-        reasons = " ".join(describe_failures(results)[:3])
-        print(f"error: no run in {options.results} has a throughput. {reasons}", file=sys.stderr)
+        reasons = describe_failures(results)[:3]
+        print(" ".join([f"error: no run in {options.results} has a throughput.", *reasons]), file=sys.stderr)
     return int(not rows)
 
 

@@ -43,6 +43,7 @@ def main(folder: Path, launcher: Path, flags: list[str]) -> int:
     library = library_of(strategy)
     if line := source_version.warning_without_commit():
         print(f"warning: {line}", file=sys.stderr)
+    print(f"result set: {os.path.relpath(results, folder)}", flush=True)
     if skip := run.skip or (build_missing(library, plan.interpreter_path(), subprocess.call) if library else ""):
         return record.record_skipped(run_folder, skip, os.environ | env)
     # by bash, since an archive may have lost the launcher's right to be executed

@@ -148,6 +148,9 @@ class Session:
 
     def run_rounds(self, num_rounds: int, budget_s: float | None) -> Speeds:
         """All rounds, or those before a signal and within the budget. Raises RunFailed."""
+        for name, variant in self.variants.items():
+            folder = preflight.open_result_set(self.results / name)
+            loop.record_environment(folder, self.runs[name], self.child_runner, variant.python)
         began, speeds, longest_s = time.monotonic(), Speeds(random.choice("AB")), 0.0
         for round_number in range(num_rounds + 1):  # round 0 warms up
             round_began = time.monotonic()
@@ -176,7 +179,6 @@ class Session:
         run_folder, env = plan.create_run_folder(run, folder, number)
         if variant.commit:
             leave_known_fields(run_folder, variant)
-        loop.record_environment(folder, run, self.child_runner, variant.python)
         checkout = self.checkouts.get(variant.commit, ROOT)
         code = loop.start_launcher(run, run_folder, env | {"PYTHON": variant.python}, self.child_runner, checkout)
         if self.child_runner.signum:
