@@ -71,7 +71,7 @@ def cut(path: Path) -> None:
 def unpacked_train_tar(folder: Path, data: Path) -> Path:
     write_ilsvrc(folder, data)
     with tarfile.open(folder / TRAIN_TAR) as archive:
-        archive.extractall(folder / "train", filter="data")
+        archive.extractall(folder / "train")
     (folder / TRAIN_TAR).unlink()
     return folder
 

@@ -387,6 +387,7 @@ def main() -> tuple[Request, list[str], str]:
     sys.path[:] = base_path
     for name in PRELOADED.split():
         importlib.import_module(name)
+    sys.modules.pop("sitecustomize", None)  # Debian's: each fork imports its own
     foreign = [name for name in sys.modules if name.partition(".")[0] in OURS]
     if foreign:
         raise RuntimeError(f"imported before the fork: {', '.join(foreign)}")
