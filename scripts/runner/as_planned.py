@@ -14,7 +14,8 @@ def why_invalid(reported: Mapping[str, Any], env: Mapping[str, str], num_ranks: 
     found = []
     threads, gpus = (int(env.get(name) or 0) for name in ("THREADS_PER_RANK", "NUM_GPUS"))
     if reported["ranks"] != num_ranks:
-        found.append(f"{num_ranks} ranks were started, and one is of a group of {reported['ranks']}")
+        alone, met = "each trains by itself: --nproc 1", f"one is of a group of {reported['ranks']}"
+        found.append(f"{num_ranks} ranks were started, and {alone if reported['ranks'] == 1 else met}")
     if reported["devices"] != reported["world_size"]:
         found.append(
             f"{reported['world_size']} devices were to train, and {reported['devices']} did: ranks share a GPU"

@@ -12,7 +12,7 @@ ENV = {"NPROC": "2", "THREADS_PER_RANK": "4", "NUM_GPUS": "0"}
     "given, words",
     [
         ({}, ""),
-        ({"ranks": 1, "devices": 1, "world_size": 1}, "2 ranks were started, and one is of a group of 1"),
+        ({"ranks": 1, "devices": 1, "world_size": 1}, "2 ranks were started, and each trains by itself: --nproc 1"),
         ({"devices": 1}, "2 devices were to train, and 1 did"),
         ({"NUM_GPUS": "2"}, "2 GPUs were planned, and it ran on a CPU"),
         ({"threads": 1}, "a rank has 1 threads, and 4 were planned"),
